@@ -1,0 +1,1 @@
+"""Credit-assignment algorithms: the training mathematics, importing torch only."""

@@ -1,0 +1,1 @@
+"""Published claims as declarative files, and their verdicts."""

@@ -1,0 +1,1 @@
+"""Intervals, time to threshold, comparisons, power; numpy and scipy only."""

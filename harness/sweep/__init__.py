@@ -1,0 +1,1 @@
+"""Grids of runs and the launchers that run them."""

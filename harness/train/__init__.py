@@ -1,0 +1,1 @@
+"""The shared training loop and what it needs."""
