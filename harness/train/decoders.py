@@ -1,0 +1,225 @@
+"""Step-by-step decoding: a fused forward for the Qwen2 and Llama families, transformers for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Decoder(Protocol):
+    """Reads prompts once, then one token a row at a time."""
+
+    def start(
+        self, prompt_ids: Int[Tensor, "P S"], prompt_mask: Bool[Tensor, "P S"], counts: Int[Tensor, " P"], room: int
+    ) -> Float[Tensor, "B V"]:
+        """Prefills each prompt once, repeats it `counts` times, returns the next-token logits."""
+        ...
+
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Appends one token to each row and returns the next-token logits."""
+        ...
+
+    def keep(self, rows: Int[Tensor, " K"]) -> None:
+        """Drops all rows but these."""
+        ...
+
+
+@dataclass
+class _Layer:
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class FusedDecoder:
+    """Qwen2 and Llama decoding with one preallocated cache and one matrix product per projection pair.
+
+    RMSNorm scales are folded into the projections that follow them. Logits equal those of transformers
+    within 1e-4 in fp32 (tested on both families).
+    """
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_size = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.epsilon = config.rms_norm_eps
+        self.model = model
+        self._inverse_frequencies = model.model.rotary_emb.inv_freq.float()
+        self.refresh()
+
+    @staticmethod
+    def supports(model: Any) -> bool:
+        """Whether this decoder computes what the model does."""
+        config = model.config
+        if config.model_type not in {"qwen2", "llama"} or config.hidden_act != "silu":
+            return False
+        scaling = getattr(config, "rope_scaling", None) or {}
+        plain_rope = scaling.get("rope_type", "default") == "default"
+        windowed = bool(getattr(config, "use_sliding_window", False))
+        biased = bool(getattr(config, "mlp_bias", False)) or (
+            config.model_type == "llama" and bool(getattr(config, "attention_bias", False))
+        )
+        return plain_rope and not windowed and not biased and model.dtype == torch.float32
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Takes the model's current weights; call after every optimizer step."""
+        self.layers = []
+        for layer in self.model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+            bias = None
+            if attention.q_proj.bias is not None:
+                bias = torch.cat([p.bias for p in projections])
+            self.layers.append(
+                _Layer(
+                    qkv=torch.cat([p.weight for p in projections]) * layer.input_layernorm.weight,
+                    qkv_bias=bias,
+                    out=attention.o_proj.weight,
+                    gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+                    * layer.post_attention_layernorm.weight,
+                    down=mlp.down_proj.weight,
+                )
+            )
+        self.embedding = self.model.get_input_embeddings().weight
+        self.head = self.model.get_output_embeddings().weight * self.model.model.norm.weight
+
+    @torch.no_grad()
+    def start(
+        self, prompt_ids: Int[Tensor, "P S"], prompt_mask: Bool[Tensor, "P S"], counts: Int[Tensor, " P"], room: int
+    ) -> Float[Tensor, "B V"]:
+        prompts, width = prompt_ids.shape
+        shape = (prompts, self.kv_heads, width + room, self.head_size)
+        self.keys = [self.embedding.new_zeros(shape) for _ in self.layers]
+        self.values = [self.embedding.new_zeros(shape) for _ in self.layers]
+        self.used = 0
+        padded = not bool(prompt_mask.all())
+        positions = (prompt_mask.cumsum(1) - 1).clamp(min=0)
+        mask = None
+        if padded:
+            causal = torch.ones(width, width, dtype=torch.bool, device=prompt_ids.device).tril()
+            # a padding row may attend to itself: an empty row would give NaN
+            own = torch.eye(width, dtype=torch.bool, device=prompt_ids.device)
+            mask = ((causal & prompt_mask[:, None, :]) | own)[:, None]
+        hidden = self._forward(prompt_ids, positions, mask)[:, -1]
+        rows = torch.repeat_interleave(torch.arange(prompts, device=prompt_ids.device), counts)
+        self.next_position = positions[:, -1] + 1
+        self.pad = ~prompt_mask if padded else None
+        self._room = room
+        self.keep(rows)
+        return F.linear(hidden, self.head)[rows]
+
+    @torch.no_grad()
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        mask = None
+        if self.pad is not None:
+            seen = torch.ones(len(tokens), self.used + 1, dtype=torch.bool, device=tokens.device)
+            seen[:, : self.pad.shape[1]] = ~self.pad
+            mask = seen[:, None, None, :]
+        hidden = self._forward(tokens[:, None], self.next_position[:, None], mask)[:, -1]
+        self.next_position = self.next_position + 1
+        return F.linear(hidden, self.head)
+
+    def keep(self, rows: Int[Tensor, " K"]) -> None:
+        for cache in (self.keys, self.values):
+            for i, old in enumerate(cache):
+                new = old.new_empty(len(rows), *old.shape[1:])
+                new[:, :, : self.used] = old[rows, :, : self.used]
+                cache[i] = new
+        self.next_position = self.next_position[rows]
+        if self.pad is not None:
+            self.pad = self.pad[rows]
+
+    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+        return x * cos + turned * sin
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        rows, steps = ids.shape
+        angles = positions[:, None, :, None].float() * self._inverse_frequencies
+        angles = torch.cat([angles, angles], dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        first, last = self.used, self.used + steps
+        x = self.embedding[ids]
+        size = (self.embedding.shape[1],)
+        split = [self.heads, self.kv_heads, self.kv_heads]
+        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
+            normed = F.rms_norm(x, size, eps=self.epsilon)
+            joint = F.linear(normed, layer.qkv, layer.qkv_bias)
+            q, k, v = joint.view(rows, steps, sum(split), self.head_size).transpose(1, 2).split(split, dim=1)
+            keys[:, :, first:last] = self._rotate(k, cos, sin)
+            values[:, :, first:last] = v
+            attended = F.scaled_dot_product_attention(
+                self._rotate(q, cos, sin),
+                keys[:, :, :last],
+                values[:, :, :last],
+                attn_mask=mask,
+                is_causal=mask is None and steps > 1,
+                enable_gqa=self.heads != self.kv_heads,
+            )
+            x = x + F.linear(attended.transpose(1, 2).reshape(rows, steps, -1), layer.out)
+            gate, up = F.linear(F.rms_norm(x, size, eps=self.epsilon), layer.gate_up).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate) * up, layer.down)
+        self.used = last
+        return F.rms_norm(x[:, -1:], size, eps=self.epsilon)
+
+
+class TransformersDecoder:
+    """Decoding through the model's own forward and cache: any causal language model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def refresh(self) -> None:
+        """Nothing to do: the forward reads the model's own weights."""
+
+    @torch.no_grad()
+    def start(
+        self, prompt_ids: Int[Tensor, "P S"], prompt_mask: Bool[Tensor, "P S"], counts: Int[Tensor, " P"], room: int
+    ) -> Float[Tensor, "B V"]:
+        positions = (prompt_mask.cumsum(1) - 1).clamp(min=0)
+        out = self.model(
+            input_ids=prompt_ids,
+            attention_mask=prompt_mask.long(),
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.cache = out.past_key_values
+        self.mask = prompt_mask.long()
+        self.next_position = positions[:, -1] + 1
+        rows = torch.repeat_interleave(torch.arange(len(counts), device=prompt_ids.device), counts)
+        self.keep(rows)
+        return out.logits[rows, -1]
+
+    @torch.no_grad()
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], dim=1)
+        out = self.model(
+            input_ids=tokens[:, None],
+            attention_mask=self.mask,
+            position_ids=self.next_position[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.next_position = self.next_position + 1
+        return out.logits[:, -1]
+
+    def keep(self, rows: Int[Tensor, " K"]) -> None:
+        self.cache.batch_select_indices(rows)
+        self.mask = self.mask[rows]
+        self.next_position = self.next_position[rows]
+
+
+def decoder_for(model: Any) -> FusedDecoder | TransformersDecoder:
+    """The fastest decoder that computes what the model does."""
+    return FusedDecoder(model) if FusedDecoder.supports(model) else TransformersDecoder(model)
