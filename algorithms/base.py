@@ -61,7 +61,8 @@ class Batch:
     returns: Float[Tensor, "B T"] | None = None
     advantages: Float[Tensor, "B T"] | None = None
     examples: tuple[Any, ...] = ()  # row by row, opaque here; read by the model facade
-    extras: Mapping[str, Tensor] = field(default_factory=dict)  # row-first tensors of the algorithm's own
+    # the algorithm's own tensors: [B], [B, T], or [B, 1, K] for what is not per token (2-D ones are trimmed)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
     reward_range: tuple[float, float] = (0.0, 1.0)
     max_completion_tokens: int = 0
 
@@ -93,6 +94,19 @@ class Batch:
             changes["examples"] = tuple(self.examples[i] for i in index.tolist())
         return replace(self, **changes)
 
+    def trim(self) -> Batch:
+        """The same rows without the columns that are padding in all of them."""
+        width, full = max(1, int(self.lengths.max())), self.completion_mask.shape[1]
+        if width == full:
+            return self
+        changes: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor) and value.ndim == 2 and not item.name.startswith("prompt_"):
+                changes[item.name] = value[:, :width]
+        changes["extras"] = {k: v[:, :width] if v.ndim == 2 else v for k, v in self.extras.items()}
+        return replace(self, **changes)
+
 
 @dataclass(frozen=True)
 class LossTerm:
@@ -122,7 +136,9 @@ class Models(Protocol):
         """Log-probs of the completions under the policy that the run started from, without gradient."""
         ...
 
-    def hidden_states(self, batch: Batch, backbone: torch.nn.Module, *, variant: str | None = None) -> Float[Tensor, "B T D"]:
+    def hidden_states(
+        self, batch: Batch, backbone: torch.nn.Module, *, variant: str | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Hidden state that precedes each completion token (the state before it), with gradient."""
         ...
 
@@ -226,7 +242,9 @@ class Algorithm:
         """Optimizer groups of the algorithm's own parameters (`params`, `lr`, ...)."""
         return []
 
-    def rollout_plan(self, examples: Sequence[Any], group_size: int) -> Generator[list[Request], list[Sample], None]:
+    def rollout_plan(
+        self, examples: Sequence[Any], group_size: int
+    ) -> Generator[list[Request], list[Sample], None]:
         """Rounds of requests; each `yield` receives the scored samples of its round."""
         yield [Request(example=example, count=group_size, group=i) for i, example in enumerate(examples)]
 
@@ -270,5 +288,7 @@ def register(algorithm: A) -> A:
     """Class decorator that makes an algorithm known under its `name`; ValueError when the name is taken."""
     known = ALGORITHMS.setdefault(algorithm.name, algorithm)
     if known.__qualname__ != algorithm.__qualname__:
-        raise ValueError(f"algorithm name {algorithm.name!r} is taken by {known.__qualname__}: choose another name")
+        raise ValueError(
+            f"algorithm name {algorithm.name!r} is taken by {known.__qualname__}: choose another name"
+        )
     return algorithm
