@@ -1,0 +1,224 @@
+"""A long-lived Node process that answers batches in JSON lines, and survives what is sent to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from tasks.react.install import NODE_FOLDER, NodeError, ensure_node_modules, find_node, minimal_env
+
+START_SECONDS = 60.0
+READ_BYTES = 1 << 16
+
+
+class WorkerDied(Exception):
+    """The process ended, or said something that is not an answer."""
+
+
+class WorkerHung(Exception):
+    """The process did not answer before the deadline."""
+
+
+def kill_group(pid: int) -> None:
+    """Kills a process that leads a session of its own, and all it started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Ends a process, unless this is a fork of the one that started it."""
+    if os.getpid() != owner:
+        return
+    kill_group(process.pid)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+class LineProcess:
+    """One child process that speaks JSON lines; killed with its descendants on a missed deadline."""
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        # stderr goes to a file without a name: a pipe that nobody reads would block the child
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self.process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=minimal_env(),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise NodeError(f"node cannot be started ({error}): harness setup") from error
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self._pending = b""
+        self.end = weakref.finalize(self, _end, self.process, os.getpid())
+
+    def error_text(self) -> str:
+        """The last thing the process wrote on stderr, on one line."""
+        self._errors.seek(0)
+        return " ".join(self._errors.read(20_000).decode("utf-8", "replace").split())[:400]
+
+    def exchange(
+        self, message: Mapping[str, Any] | None, seconds: float, limit: int = 1 << 28
+    ) -> dict[str, Any]:
+        """Sends a message (None: only listens) and returns the next line; WorkerDied or WorkerHung."""
+        data = memoryview(b"" if message is None else json.dumps(message).encode("ascii") + b"\n")
+        deadline = time.monotonic() + seconds
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if data:
+                selector.register(self.process.stdin, selectors.EVENT_WRITE)
+            while b"\n" not in self._pending:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise WorkerHung(f"no answer within {seconds:g} s")
+                for key, _ in selector.select(left):
+                    if key.fileobj is self.process.stdout:
+                        self._read(limit)
+                    else:
+                        data = self._write(data)
+                        if not data:
+                            selector.unregister(self.process.stdin)
+        line, _, self._pending = self._pending.partition(b"\n")
+        return self._parse(line)
+
+    def _read(self, limit: int) -> None:
+        assert self.process.stdout is not None
+        chunk = os.read(self.process.stdout.fileno(), READ_BYTES)
+        if not chunk:
+            raise WorkerDied(self.error_text() or "the process ended")
+        self._pending += chunk
+        if len(self._pending) > limit:
+            raise WorkerDied("the process wrote too much")
+
+    def _write(self, data: memoryview) -> memoryview:
+        assert self.process.stdin is not None
+        try:
+            return data[os.write(self.process.stdin.fileno(), data) :]
+        except BrokenPipeError as error:
+            raise WorkerDied(self.error_text() or "the process ended") from error
+
+    @staticmethod
+    def _parse(line: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise WorkerDied("the process answered something that is not JSON") from error
+        if not isinstance(answer, dict):
+            raise WorkerDied("the process answered something that is not an object")
+        return answer
+
+
+class NodeWorker:
+    """Client of checker.mjs: one result for each item, whatever the items do to the process.
+
+    When the process dies or hangs, its batch is sent again one item at a time, so that only the item at
+    fault gets `{"failure": "died" | "hung", "message": ...}`. The process starts on first use, anew in
+    each fork.
+    """
+
+    def __init__(
+        self, node: str | Path | None = None, *, batch_seconds: float = 30.0, item_seconds: float = 8.0
+    ):
+        self.node = node
+        self.batch_seconds = batch_seconds
+        self.item_seconds = item_seconds
+        self.restarts = 0
+        self._process: LineProcess | None = None
+        self._owner = 0
+        self._lock = threading.Lock()
+        self._sent = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        return {**state, "_process": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def _command(self) -> list[str | Path]:
+        modules = ensure_node_modules(node=self.node)
+        return [find_node(self.node), NODE_FOLDER / "checker.mjs", modules.parent]
+
+    def _start(self) -> LineProcess:
+        process = LineProcess(self._command())
+        try:
+            process.exchange(None, START_SECONDS)
+        except (WorkerDied, WorkerHung) as error:
+            process.end()
+            raise NodeError(f"the React checker does not start ({error}): harness setup") from error
+        return process
+
+    def _running(self) -> LineProcess:
+        if self._owner != os.getpid():
+            # a fork shares its parent's pipes: two writers would tear the lines
+            self._process, self._owner, self._lock = None, os.getpid(), threading.Lock()
+        if self._process is None:
+            self._process = self._start()
+        return self._process
+
+    def _stop(self) -> None:
+        if self._process is not None and self._owner == os.getpid():
+            self._process.end()
+        self._process = None
+
+    def _send(self, items: Sequence[Any], options: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
+        process = self._running()
+        self._sent += 1
+        message = {"id": self._sent, "items": list(items), "options": dict(options)}
+        try:
+            answer = process.exchange(message, seconds)
+            results = answer.get("results")
+            if answer.get("id") != self._sent or not isinstance(results, list) or len(results) != len(items):
+                raise WorkerDied("the process answered another question")
+            return results
+        except (WorkerDied, WorkerHung):
+            self._stop()
+            self.restarts += 1
+            raise
+
+    def _one(self, item: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._send([item], options, self.item_seconds)[0]
+        except WorkerDied as error:
+            return {"failure": "died", "message": str(error)}
+        except WorkerHung as error:
+            return {"failure": "hung", "message": str(error)}
+
+    def run(self, items: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One result for each item, in order."""
+        if not items:
+            return []
+        with self._lock:
+            try:
+                return self._send(items, options, self.batch_seconds)
+            except (WorkerDied, WorkerHung):
+                return [self._one(item, options) for item in items]
+
+    def close(self) -> None:
+        """Ends the process; the next `run` starts another."""
+        with self._lock:
+            self._stop()
