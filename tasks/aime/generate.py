@@ -220,9 +220,10 @@ def _no_box(chain: str, rng: random.Random) -> str:
 
 
 def _lost_line(chain: str, rng: random.Random) -> str:
-    lines = chain.split("\n")
-    del lines[rng.randrange(max(1, len(lines) - 1))]
-    return "\n".join(lines)
+    *lines, last = chain.split("\n")
+    if lines:
+        del lines[rng.randrange(len(lines))]
+    return "\n".join([*lines, last])
 
 
 def _lost_character(chain: str, rng: random.Random) -> str:
