@@ -1,0 +1,109 @@
+"""Builds the parts of a run from its specification, refusing what cannot work before anything is sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from algorithms.base import Algorithm, ConfigError, Setting
+from harness import registry
+from harness.errors import UserError
+from harness.spec import RunSpec
+from harness.train.alignment import TextAligner
+from harness.train.costs import Costs
+from harness.train.facade import MeteredModels
+from harness.train.load import load_policy
+from harness.train.loop import Parts
+from harness.train.prompts import PromptCodec
+from harness.train.rollout import Generator
+from harness.train.sampler import NativeSampler
+from tasks.base import Task
+
+
+def typed_options(owner: str, options_class: type, values: Mapping[str, Any]) -> Any:
+    """An options dataclass from plain values; UserError names the unknown key or the wrong value."""
+    names = [f.name for f in dataclasses.fields(options_class)]
+    for name in values:
+        if name not in names:
+            raise UserError(registry.did_you_mean(f"option of {owner}", name, names))
+    try:
+        return TypeAdapter(options_class).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{owner}.{where}={first['input']!r}: {first['msg']}") from None
+
+
+def build_algorithm(spec: RunSpec) -> Algorithm:
+    """The run's algorithm with its typed options."""
+    chosen = registry.lookup("algorithm", spec.algorithm.name, registry.algorithms())
+    try:
+        return chosen(typed_options(spec.algorithm.name, chosen.Options, spec.algorithm.options))
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+
+
+def build_task(spec: RunSpec) -> Task:
+    """The run's task with its typed options."""
+    chosen = registry.lookup("task", spec.task.name, registry.tasks())
+    options_class = getattr(chosen, "Options", None)
+    if options_class is None:
+        if spec.task.options:
+            raise UserError(f"task.options={dict(spec.task.options)!r}: task {spec.task.name} has no options")
+        return chosen()
+    return chosen(typed_options(spec.task.name, options_class, spec.task.options))
+
+
+def check(spec: RunSpec) -> tuple[Algorithm, Task]:
+    """Algorithm and task of a run, after every check that needs no model; UserError otherwise."""
+    for plugin in spec.plugins:
+        registry.load_plugin(Path(plugin))
+    algorithm, task = build_algorithm(spec), build_task(spec)
+    registry.lookup(f"recipe of task {spec.task.name}", spec.task.recipe or task.default_recipe, task.recipes)
+    setting = Setting(
+        group_size=spec.train.group_size,
+        provides=task.provides,
+        reward_range=task.outcome_range,
+        updates_per_rollout=spec.train.updates_per_rollout,
+        task=spec.task.name,
+    )
+    try:
+        algorithm.check(setting)
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+    return algorithm, task
+
+
+def build(spec: RunSpec) -> Parts:
+    """All parts of a run, the policy loaded and the algorithm set up."""
+    algorithm, task = check(spec)
+    model, tokenizer = load_policy(spec.model, spec.seeds.of("initialisation"))
+    context = getattr(model.config, "max_position_embeddings", 0) or 0
+    codec = PromptCodec(tokenizer, context=context)
+    costs = Costs()
+    train = spec.train
+    models = MeteredModels(
+        model, codec, costs, temperature=train.temperature, rows=train.micro_batch_size
+    )
+    if algorithm.requires & {"reference", "critic"}:
+        models.keep_start(model)
+    algorithm.setup(models)
+    sampler = NativeSampler(model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
+    generator = Generator(
+        task, codec, TextAligner(tokenizer), sampler, max_tokens=train.max_completion_tokens
+    )
+    return Parts(
+        spec=spec,
+        task=task,
+        recipe=task.recipes[spec.task.recipe or task.default_recipe],
+        model=model,
+        codec=codec,
+        algorithm=algorithm,
+        models=models,
+        generator=generator,
+        costs=costs,
+    )
