@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import torch
@@ -93,23 +94,28 @@ def _seq_level(batch: Batch, rows: Tensor) -> Tensor:
     return batch.completion_mask.any(-1) / rows
 
 
-def _balanced(batch: Batch, rows: Tensor) -> Tensor:
-    """Per group, |P|/(|P|+|N|) x token mean over P + the same for N (arXiv 2605.04077), P = {A > 0}.
+def _balanced(batch: Batch, rows: Tensor, *, options: frozenset[str] = frozenset()) -> Tensor:
+    """Per group, |P| / (|P| + |N|) x token mean over P + the same for N (arXiv 2605.04077), P = {A > 0}.
 
-    A row's sign is that of its mean advantage; rows of sign 0 are dropped; groups weigh by their rows.
+    A row's sign is that of its mean advantage, and rows of sign 0 are dropped; groups weigh by their rows.
+    Options: `batch` takes the whole batch for one group, `tokens` signs each token (a row then counts by the
+    share of its tokens), `count_zero` keeps rows of sign 0 in the denominator |P| + |N|.
     """
     assert batch.advantages is not None, "the balanced aggregation needs advantages"
-    sign = F.masked_mean(batch.advantages, batch.completion_mask).sign()
-    filled = batch.completion_mask.any(-1)
-    group_rows = F.group_sum(filled.double(), batch.group_ids)
-    signed = F.group_sum(sign.abs().double(), batch.group_ids).clamp(min=1)
-    weights = torch.zeros_like(batch.completion_mask, dtype=torch.float64)
+    mask, lengths = batch.completion_mask, batch.lengths.clamp(min=1).double()
+    groups = torch.zeros_like(batch.group_ids) if "batch" in options else batch.group_ids
+    sign = F.masked(batch.advantages, mask).sign().double()
+    if "tokens" not in options:
+        sign = F.broadcast(F.masked_mean(batch.advantages, mask).sign().double(), mask)
+    size = F.group_sum(mask.any(-1).double(), groups)
+    mass = {side: F.group_sum((mask & (sign == side)).sum(-1) / lengths, groups) for side in (-1, 0, 1)}
+    total = mass[1] + mass[-1] + (mass[0] if "count_zero" in options else 0.0)
+    weights = torch.zeros_like(sign)
     for side in (1, -1):
-        own = sign == side
-        count = F.group_sum(own.double(), batch.group_ids)
-        tokens = F.group_sum(own * batch.lengths.double(), batch.group_ids).clamp(min=1)
-        row_weight = torch.where(own, group_rows / rows * count / signed / tokens, 0.0)
-        weights = weights + F.broadcast(row_weight, batch.completion_mask)
+        own = mask & (sign == side)
+        tokens = F.group_sum(own.sum(-1).double(), groups).clamp(min=1)
+        row = size / rows * mass[side] / total.clamp(min=1e-12) / tokens
+        weights = torch.where(own, row[:, None], weights)
     return weights
 
 
@@ -120,4 +126,7 @@ AGGREGATIONS: dict[str, Weights] = {
     "seq_mean_token_sum_norm": _seq_mean_token_sum_norm,
     "seq_level": _seq_level,
     "balanced": _balanced,
+    "balanced_batch": partial(_balanced, options=frozenset({"batch"})),
+    "balanced_tokens": partial(_balanced, options=frozenset({"tokens"})),
+    "balanced_count_zero": partial(_balanced, options=frozenset({"count_zero"})),
 }
