@@ -1,0 +1,158 @@
+"""What each run contributes to a claim: its crossing on every cost axis and its final metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.stats.speedup import Times
+from harness.stats.threshold import RULES, Crossing, crossing, crossing_cost, never_reached
+from harness.store.reader import RunRecord
+
+AXES: Mapping[str, str] = {
+    "optimizer_steps": "optimizer steps",
+    "completions": "completions",
+    "generated_tokens": "generated tokens",
+    "processed_tokens": "forward + backward tokens",
+    "train_seconds": "training seconds",
+    "judge_calls": "judge calls",
+    "judge_usd": "judge US dollars",
+}
+SIDE_METRICS = ("compile_raw", "on_task", "mean_tokens", "truncated", "unique_share")
+
+
+def _spent(costs: Mapping[str, Any], axis: str) -> float | None:
+    if axis == "processed_tokens":
+        forward, backward = costs.get("forward_tokens"), costs.get("backward_tokens")
+        return None if forward is None or backward is None else float(forward + backward)
+    value = costs.get(axis)
+    return None if value is None else float(value)
+
+
+def cumulative(run: RunRecord, axis: str) -> tuple[list[float], list[float]] | None:
+    """Optimizer steps and what the run had spent by then on an axis; None where it was not recorded."""
+    if axis == "optimizer_steps":
+        steps = [float(row["optimizer_step"]) for row in run.evals]
+        return (steps, steps) if steps else None
+    if axis == "train_seconds":
+        spent = {float(row["optimizer_step"]): row.get("seconds") for row in run.timings}
+    else:
+        rows = [*run.steps, *run.evals]
+        spent = {float(row["optimizer_step"]): _spent(row.get("costs") or {}, axis) for row in rows}
+    points = [(step, float(value)) for step, value in sorted(spent.items()) if value is not None]
+    if not points or (axis.startswith("judge") and points[-1][1] <= 0):
+        return None
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def curve(run: RunRecord, metric: str) -> tuple[list[float], list[float]]:
+    """Optimizer steps and values of a metric, where it was recorded as a finite number."""
+    points = [
+        (float(row["optimizer_step"]), float(value))
+        for row in run.evals
+        if isinstance(value := (row.get("metrics") or {}).get(metric), int | float) and math.isfinite(value)
+    ]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run seen through its endpoint; `crossings` by axis, `by_rule` on optimizer steps."""
+
+    run: RunRecord
+    crossings: Mapping[str, Crossing] = field(default_factory=dict)
+    by_rule: Mapping[str, Crossing] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the run tells anything about its time to threshold."""
+        return "optimizer_steps" in self.crossings and self.crossings["optimizer_steps"].time > 0
+
+
+def _run_crossing(run: RunRecord, endpoint: Any, rule: str, horizon: float) -> Crossing:
+    steps, values = curve(run, endpoint.metric)
+    found = crossing(
+        steps, values, threshold=endpoint.threshold, rule=rule, sustain=endpoint.sustain, horizon=horizon
+    )
+    if run.status != "diverged":
+        return found
+    before = f" (it had crossed at {found.time:g} before)" if found.event else ""
+    return never_reached(
+        threshold=endpoint.threshold,
+        horizon=horizon,
+        rule=rule,
+        cadence=found.cadence,
+        note=f"diverged: counted as never reached{before}",
+    )
+
+
+def measure(run: RunRecord, endpoint: Any, horizon: float) -> Measured:
+    """The crossings of a run by the endpoint's rule on every axis, and by all rules on optimizer steps.
+
+    A diverged run never reached, censored at the horizon; a run that failed, was stopped or is still
+    running is censored at its last evaluation and noted.
+    """
+    notes = [f"{run.arm} seed {run.seed}: {problem}" for problem in run.problems]
+    steps, _ = curve(run, endpoint.metric)
+    by_rule = {rule: _run_crossing(run, endpoint, rule, horizon) for rule in RULES}
+    main = by_rule[endpoint.rule]
+    if run.status in ("failed", "stopped", "running") and not main.event:
+        reason = f" ({run.reason})" if run.reason else ""
+        notes.append(f"{run.arm} seed {run.seed} is {run.status}{reason}: censored at its last evaluation")
+    if not steps and run.status != "diverged":
+        return Measured(run, notes=(*notes, f"{run.arm} seed {run.seed}: no {endpoint.metric} was recorded"))
+    if main.note and not main.note.startswith("not reached"):
+        notes.append(f"{run.arm} seed {run.seed}: {main.note}")
+    crossings = {}
+    for axis in AXES:
+        spent = cumulative(run, axis)
+        if axis == "optimizer_steps":
+            crossings[axis] = main
+        elif spent is not None and spent[1][-1] > 0:
+            crossings[axis] = crossing_cost(main, *spent)
+    return Measured(run, crossings, by_rule, tuple(notes))
+
+
+def arm_times(
+    measured: Iterable[Measured], axis: str = "optimizer_steps", rule: str | None = None
+) -> Times | None:
+    """The times of an arm's usable runs on an axis (or by another rule, on optimizer steps)."""
+    usable = [m for m in measured if m.usable]
+    found = [m.by_rule[rule] if rule else m.crossings.get(axis) for m in usable]
+    if not found or any(c is None or c.time <= 0 for c in found):
+        return None
+    return Times.of([c for c in found if c is not None])
+
+
+def final_value(run: RunRecord, metric: str, last: int = 1) -> float | None:
+    """Mean of a metric over the last evaluations; None where it was never recorded."""
+    _, values = curve(run, metric)
+    return float(np.mean(values[-last:])) if values else None
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Mean of the values there are; None when there are none."""
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if found else None
+
+
+def identical_replicates(runs: Sequence[RunRecord]) -> list[str]:
+    """Words on runs of one arm whose records are the same although their seeds differ."""
+    seen: dict[str, RunRecord] = {}
+    found = []
+    for run in runs:
+        trained = [row for row in run.evals if row["optimizer_step"] > 0]
+        if len(trained) < 2:
+            continue
+        key = repr([(row["optimizer_step"], row.get("metrics"), row.get("costs")) for row in trained])
+        twin = seen.setdefault(key, run)
+        if twin is not run:
+            found.append(
+                f"{run.arm}: seeds {twin.seed} and {run.seed} gave identical records: the seed has no effect"
+            )
+    return found

@@ -1,0 +1,160 @@
+"""Exact speed-up interval: inverts a permutation test, re-censoring both arms alike at every trial ratio."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from harness.stats.speedup import SpeedupResult, Times, _empty, _too_few
+
+MAX_EXACT = 200_000
+MONTE_CARLO = 20_000
+GRID = 61
+
+
+@lru_cache(maxsize=8)
+def split_matrix(n: int, m: int) -> tuple[np.ndarray, bool]:
+    """Every split of n + m runs into arms of n and m (1 marks the first arm), the observed one first.
+
+    Returns the matrix and whether it is complete; beyond 200,000 splits a fixed random sample stands in,
+    which keeps the test valid (the observed split counts as one of the sample).
+    """
+    total = n + m
+    count = math.comb(total, n)
+    if count <= MAX_EXACT:
+        chosen = np.array(list(itertools.combinations(range(total), n)))
+        matrix = np.zeros((count, total))
+        np.put_along_axis(matrix, chosen, 1.0, axis=1)
+        return matrix, True
+    rng = np.random.default_rng(20_000_101)
+    matrix = np.zeros((MONTE_CARLO, total))
+    matrix[0, :n] = 1.0
+    order = rng.permuted(np.tile(np.arange(total), (MONTE_CARLO - 1, 1)), axis=1)[:, :n]
+    np.put_along_axis(matrix[1:], order, 1.0, axis=1)
+    return matrix, False
+
+
+@lru_cache(maxsize=8)
+def sign_matrix(n: int) -> tuple[np.ndarray, bool]:
+    """Every way to swap the labels within n pairs as signs, the observed one first; sampled when too many."""
+    if 2**n <= MAX_EXACT:
+        return np.array(list(itertools.product((1.0, -1.0), repeat=n))), True
+    rng = np.random.default_rng(20_000_102)
+    matrix = rng.choice((1.0, -1.0), size=(MONTE_CARLO, n))
+    matrix[0] = 1.0
+    return matrix, False
+
+
+def _two_sided(statistics: np.ndarray) -> float:
+    """Share of relabelings at least as extreme as the observed one (the first row)."""
+    observed = abs(statistics[0])
+    return float(np.mean(np.abs(statistics) >= observed - 1e-9 * (1.0 + observed)))
+
+
+def unpaired_p(a: np.ndarray, b: np.ndarray) -> float:
+    """Two-sided permutation p for equal distributions, by the difference of means over all splits."""
+    n, m = len(a), len(b)
+    matrix, _ = split_matrix(n, m)
+    both = np.concatenate([a, b])
+    both = both - both.mean()
+    first = matrix @ both
+    return _two_sided(first / n + first / m)
+
+
+def paired_p(a: np.ndarray, b: np.ndarray) -> float:
+    """Two-sided permutation p over all swaps within pairs, by the mean difference."""
+    matrix, _ = sign_matrix(len(a))
+    return _two_sided(matrix @ (a - b))
+
+
+def common_horizon(baseline: Times, treatment: Times) -> float:
+    """The earliest censoring time: cutting all runs there censors both arms alike. Infinite without any."""
+    pairs = [
+        *zip(baseline.times, baseline.events, strict=True),
+        *zip(treatment.times, treatment.events, strict=True),
+    ]
+    return min((time for time, event in pairs if not event), default=math.inf)
+
+
+def exact_inversion(
+    baseline: Times, treatment: Times, *, paired: bool = False, level: float = 0.95
+) -> SpeedupResult:
+    """All ratios r that a permutation test does not reject, from lowest to highest.
+
+    For a trial r the treatment's times are multiplied by r and both arms are cut at min(C, r C), C the
+    common horizon; then labels are exchangeable if r is true. Needs only the scale model. An end that no
+    ratio can close (too few runs, censoring) is open: read "at least the lower limit". Runs censored
+    before the horizon lower C for all.
+    """
+    result = _empty(baseline, treatment, "exact_paired" if paired else "exact_unpaired", level)
+    if paired and len(baseline) != len(treatment):
+        raise ValueError(f"paired arms need equal numbers of runs, got {len(baseline)} and {len(treatment)}")
+    reason = _too_few(baseline, treatment)
+    if not reason and sum(result.events) == 0:
+        reason = "no run of either arm reached the threshold"
+    if reason:
+        return replace(result, reason=reason)
+    a, b = np.log(baseline.times), np.log(treatment.times)
+    cut = (
+        math.log(common_horizon(baseline, treatment))
+        if common_horizon(baseline, treatment) < math.inf
+        else math.inf
+    )
+    test = paired_p if paired else unpaired_p
+
+    def p_value(log_r: float) -> float:
+        end = min(cut, cut + log_r)
+        return test(np.minimum(a, end), np.minimum(b + log_r, end))
+
+    low, high = _accepted(p_value, _search_range(a, b, cut), 1 - level)
+    complete = (sign_matrix(len(a)) if paired else split_matrix(len(a), len(b)))[1]
+    open_end = {(True, True): "both", (True, False): "low", (False, True): "high"}.get(
+        (low == -math.inf, high == math.inf)
+    )
+    return replace(
+        result,
+        low=math.exp(low),
+        high=math.exp(high),
+        open_end=open_end,
+        p_value=p_value(0.0),
+        reason="" if complete else f"{MONTE_CARLO} random relabelings stand in for all",
+    )
+
+
+def _search_range(a: np.ndarray, b: np.ndarray, cut: float) -> tuple[float, float]:
+    """Log ratios beyond which the test no longer changes: the arms are apart, or one is all censored."""
+    low = min(a.min() - b.max(), a.min() - cut if cut < math.inf else math.inf)
+    high = max(a.max() - b.min(), cut - b.min() if cut < math.inf else -math.inf)
+    return low - 0.05, high + 0.05
+
+
+def _accepted(
+    p_value: Callable[[float], float], bounds: tuple[float, float], alpha: float
+) -> tuple[float, float]:
+    """Lowest and highest log ratio with p >= alpha; infinite where the end of the range is accepted."""
+    grid = np.linspace(*bounds, GRID)
+    kept = np.flatnonzero([p_value(x) >= alpha for x in grid])
+    if not len(kept):
+        # the accepted set is narrower than the grid: look around the best point
+        best = float(grid[int(np.argmax([p_value(x) for x in grid]))])
+        width = (bounds[1] - bounds[0]) / (GRID - 1)
+        grid = np.linspace(best - width, best + width, GRID)
+        kept = np.flatnonzero([p_value(x) >= alpha for x in grid])
+        if not len(kept):
+            return best, best
+
+    def edge(inside: float, outside: float) -> float:
+        for _ in range(18):
+            middle = 0.5 * (inside + outside)
+            inside, outside = (middle, outside) if p_value(middle) >= alpha else (inside, middle)
+        return inside
+
+    first, last = int(kept[0]), int(kept[-1])
+    low = -math.inf if first == 0 else edge(grid[first], grid[first - 1])
+    high = math.inf if last == len(grid) - 1 else edge(grid[last], grid[last + 1])
+    return low, high
