@@ -9,6 +9,7 @@ that are known to break one of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,10 @@ WINDOW_BEFORE, WINDOW_AFTER = 12, 6
 """Characters blamed around the first error: about four tokens before it and two at it."""
 
 WHOLE_ANSWER_SOURCES = frozenset({"extract", "component", "checker"})
+UNCLOSED = frozenset({"TS17008", "TS17014", "TS1160"})
+"""Errors that TypeScript reports where a tag, fragment or template begins that is never closed."""
+RAN_ON = frozenset({"TS1381", "TS1382"})
+"""Errors at a brace or bracket in JSX text: the code went on after a tag that should have been closed."""
 
 
 def none(answer: Answer, score: Score) -> LocalReward:
@@ -31,19 +36,27 @@ def _everywhere(answer: Answer, source: str) -> LocalReward:
     return LocalReward((Span(0, len(answer.text), -1.0, source),) if answer.text else (), end_token=-1.0)
 
 
+_LAST_WORD = re.compile(r"\s*\w*\s*")
+
+
 @dataclass(frozen=True)
 class FirstError:
-    """Where an answer first goes wrong: code points [start, end), and whether code still follows."""
+    """Where an answer first goes wrong (code points), and whether it only goes wrong by stopping there."""
 
     start: int
-    end: int
     at_end: bool
 
 
 def _first_error(answer: Answer, score: Score) -> FirstError:
     first = min(score.diagnostics, key=lambda d: (d.start, d.end))
     code_end = max((end for _, end in score.steps), default=len(answer.text))
-    return FirstError(first.start, first.end, not answer.text[first.end : code_end].strip())
+    # a valid prefix: what is wrong is at the end, give or take a word cut short, or is not closed by then
+    at_end = all(
+        d.code in UNCLOSED
+        or (d.code not in RAN_ON and _LAST_WORD.fullmatch(answer.text, d.end, max(d.end, code_end)))
+        for d in score.diagnostics
+    )
+    return FirstError(first.start, at_end)
 
 
 def _blamed(place: Callable[[Answer, Score, FirstError], tuple[Span, ...]]) -> Recipe:

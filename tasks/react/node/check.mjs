@@ -18,7 +18,9 @@ const TRANSFORM = {
 /** Parses a source; offsets are UTF-16 units, as everywhere on this side. */
 export function parse(ts, source) {
   const file = ts.createSourceFile("answer.tsx", source, ts.ScriptTarget.ES2022, true, ts.ScriptKind.TSX);
-  const diagnostics = file.parseDiagnostics.slice(0, MAX_DIAGNOSTICS).map((d) => ({
+  // in the order of the source and each once, as tsc shows them
+  const sorted = ts.sortAndDeduplicateDiagnostics(file.parseDiagnostics);
+  const diagnostics = sorted.slice(0, MAX_DIAGNOSTICS).map((d) => ({
     source: "typescript",
     code: `TS${d.code}`,
     message: ts.flattenDiagnosticMessageText(d.messageText, " "),
@@ -57,14 +59,18 @@ function esbuildDiagnostics(source, error) {
 const nothing = (diagnostics) => ({ syntax: false, compile: false, diagnostics, component: null, facts: null, js: null });
 
 /** `{syntax, compile, diagnostics, component, facts, js}` of one source. */
-export async function check({ ts, esbuild }, source, options) {
-  let parsed;
+export async function check(tools, source, options) {
   try {
-    parsed = parse(ts, source);
+    return await checkParsed(tools, parse(tools.ts, source), source, options);
   } catch (error) {
+    // the parser recurses, and says so when the stack is full; anything else is a fault of the checker
     if (!(error instanceof RangeError)) throw error;
-    return nothing([{ source: "typescript", code: "too_deep", message: "nested too deeply to be parsed", start: 0, length: source.length }]);
+    const message = "nested too deeply to be parsed";
+    return nothing([{ source: "typescript", code: "too_deep", message, start: 0, length: source.length }]);
   }
+}
+
+async function checkParsed({ ts, esbuild }, parsed, source, options) {
   if (parsed.diagnostics.length) return nothing(parsed.diagnostics);
   let js;
   try {
@@ -72,19 +78,23 @@ export async function check({ ts, esbuild }, source, options) {
   } catch (error) {
     return nothing(esbuildDiagnostics(source, error));
   }
-  const refused = findImports(ts, parsed.file).filter((found) => !options.imports.includes(found.name));
+  const diagnostics = refusedImports(ts, parsed.file, options.imports);
   const component = findComponent(ts, parsed.file);
-  const diagnostics = refused.map(({ name, start, length }) => ({
-    source: "imports",
-    code: name === null ? "computed" : "refused",
-    message: name === null ? "a computed or dynamic import" : `import of "${name}", which is not on the allow-list`,
-    start,
-    length,
-  }));
   if (!component) {
     const message = "no default-exported component with a body that returns JSX";
     diagnostics.push({ source: "component", code: "missing", message, start: 0, length: source.length });
   }
   const facts = component && options.facts ? findFacts(ts, parsed.file) : null;
   return { syntax: true, compile: !diagnostics.length, diagnostics, component, facts, js: options.js ? js : null };
+}
+
+function refusedImports(ts, file, allowed) {
+  const refused = findImports(ts, file).filter(({ name }) => !allowed.includes(name));
+  return refused.map(({ name, start, length }) => ({
+    source: "imports",
+    code: name === null ? "computed" : "refused",
+    message: name === null ? "a computed or dynamic import" : `import of "${name}", which is not on the allow-list`,
+    start,
+    length,
+  }));
 }

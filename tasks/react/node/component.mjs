@@ -249,7 +249,7 @@ export function findImports(ts, file) {
       const required = ts.isIdentifier(node.expression) && node.expression.text === "require";
       // a dynamic import is refused whatever it names: nothing here can wait for it
       if (dynamic) found.push({ name: null, start: node.getStart(file), length: node.getEnd() - node.getStart(file) });
-      else if (required) add(node.arguments[0]);
+      else if (required) add(node.arguments[0] ?? node);
     }
   });
   return found;
