@@ -84,7 +84,7 @@ def _run_crossing(run: RunRecord, endpoint: Any, rule: str, horizon: float) -> C
     before = f" (it had crossed at {found.time:g} before)" if found.event else ""
     return never_reached(
         threshold=endpoint.threshold,
-        horizon=horizon,
+        horizon=found.horizon,
         rule=rule,
         cadence=found.cadence,
         note=f"diverged: counted as never reached{before}",

@@ -15,9 +15,10 @@ RULES = ("isotonic", "sustained", "raw")
 class Crossing:
     """When a curve reached its threshold.
 
-    `time` is the crossing, or the last time observed when `event` is False. The crossing lies in
+    `time` is the crossing, or where it was censored when `event` is False. The crossing lies in
     (`lower`, `upper`]: evaluations last below and first above; `upper` is infinite when it was not
-    reached. `left_censored` says that the very first evaluation was already above.
+    reached. `horizon` is the last step at which a crossing could still have been confirmed.
+    `left_censored` says that the very first evaluation was already above.
     """
 
     time: float
@@ -82,7 +83,9 @@ def crossing(
     `raw`: the first evaluation at or above it. `sustained`: the first of `sustain` successive ones.
     `isotonic` (primary): where the isotonic fit, linearly interpolated, reaches it, provided that the
     sustained rule fired at all; it has the least bias (0 to -1.2%) at every cadence. Evaluations beyond
-    `horizon` are ignored; a curve that did not reach is right-censored at its last evaluation.
+    `horizon` are ignored. A curve that did not reach is right-censored at the last evaluation from which
+    `sustain` evaluations could still have confirmed a crossing: calling it the horizon itself would
+    overstate runs that cross just before it.
     Raises ValueError for unknown rules, unsorted steps and values that are not finite.
     """
     if rule not in RULES:
@@ -92,7 +95,8 @@ def crossing(
     x, y = _checked(steps, values, threshold)
     if horizon is not None:
         x, y = x[x <= horizon], y[x <= horizon]
-    end = float(x[-1]) if len(x) else 0.0
+    needed = 1 if rule == "raw" else sustain
+    end = _last_confirmable(x, needed)
     base = Crossing(
         time=end,
         event=False,
@@ -100,12 +104,12 @@ def crossing(
         upper=math.inf,
         rule=rule,
         threshold=threshold,
-        horizon=end if horizon is None else float(horizon),
-        cadence=float(np.median(np.diff(x))) if len(x) > 1 else math.nan,
+        horizon=confirmation_horizon(x, needed, horizon),
+        cadence=_cadence(x),
     )
     if not len(x):
         return replace(base, note="no evaluation up to the horizon")
-    first = _first_sustained(y >= threshold, 1 if rule == "raw" else sustain)
+    first = _first_sustained(y >= threshold, needed)
     if first is None:
         tail = "; the last evaluation is above it but not yet sustained" if y[-1] >= threshold else ""
         return replace(base, note=f"not reached{tail}")
@@ -138,6 +142,27 @@ def _event(base: Crossing, x: np.ndarray, curve: np.ndarray, first: int) -> Cros
         time = lower + (upper - lower) * float((base.threshold - curve[first - 1]) / rise)
         time = min(max(time, lower), upper)
     return replace(base, time=time, event=True, lower=lower, upper=upper)
+
+
+def _cadence(x: np.ndarray) -> float:
+    return float(np.median(np.diff(x))) if len(x) > 1 else math.nan
+
+
+def _last_confirmable(x: np.ndarray, needed: int) -> float:
+    """The last evaluation that `needed` successive ones follow, itself included; the last one if none."""
+    if not len(x):
+        return 0.0
+    return float(x[-needed]) if len(x) >= needed and x[-needed] > 0 else float(x[-1])
+
+
+def confirmation_horizon(steps: Sequence[float] | np.ndarray, needed: int, horizon: float | None) -> float:
+    """The last step at which a crossing could be confirmed by `needed` evaluations up to `horizon`."""
+    x = np.asarray(steps, dtype=float)
+    if horizon is None or (len(x) and x[-1] >= horizon):
+        return _last_confirmable(x, needed)
+    cadence = _cadence(x)
+    early = float(horizon) - (needed - 1) * cadence if math.isfinite(cadence) else float(horizon)
+    return early if early > 0 else float(horizon)
 
 
 def never_reached(

@@ -1,0 +1,185 @@
+"""The tables of a verdict: what each arm did, and the speed-ups with their intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from harness.claims.measure import AXES, SIDE_METRICS
+from harness.claims.rules import WORDS, number, span
+from harness.claims.verdict import ArmResult, Verdict
+from harness.report.tables import Cell, Column, Table
+from harness.stats.speedup import SpeedupResult
+
+HEADINGS = {
+    "compile_raw": "parses",
+    "on_task": "on task",
+    "mean_tokens": "mean tokens",
+    "truncated": "truncated",
+    "unique_share": "unique",
+}
+UNITS = {"judge_usd": "US$", "train_seconds": "s"}
+
+
+def _right(name: str) -> Column:
+    return Column(name, "right")
+
+
+def amount(value: float | None) -> str:
+    """A cost in a cell: three significant digits, large counts as k or M."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{number(value / (1e3 if unit == 'k' else size))}{unit}"
+    return number(value)
+
+
+def _horizon(arm: ArmResult, axis: str) -> str:
+    """What stands in place of a median that was not reached: more than the cost at the horizon."""
+    ends = [
+        m.crossings[axis].time for m in arm.measured if axis in m.crossings and not m.crossings[axis].event
+    ]
+    return f">{amount(min(ends))}" if ends else "–"
+
+
+def arm_table(verdict: Verdict) -> Table:
+    """One row an arm: seeds reached and censored, median time on each axis, final metrics."""
+    axes = [axis for axis in AXES if any(axis in arm.time for arm in verdict.arms)]
+    metric = str(verdict.endpoint.get("metric", "compile"))
+    side = [name for name in SIDE_METRICS if any(arm.final.get(name) is not None for arm in verdict.arms)]
+    columns = [Column("arm"), _right("reached"), _right("censored")]
+    columns += [_right(AXES[axis]) for axis in axes]
+    columns += [_right(f"final {metric}"), *(_right(HEADINGS.get(name, name)) for name in side)]
+    rows: list[tuple[Cell, ...]] = []
+    for arm in verdict.arms:
+        row: list[Cell] = [arm.name, f"{arm.reached}/{len(arm.seeds)}", arm.censored]
+        row += [amount(t) if (t := arm.time.get(axis)) is not None else _horizon(arm, axis) for axis in axes]
+        row += [arm.final.get(metric), *(arm.final.get(name) for name in side)]
+        rows.append(tuple(row))
+    threshold = verdict.endpoint.get("threshold")
+    goal = f"{metric} {threshold:.0%}" if isinstance(threshold, float) else metric
+    notes = [_status_note(arm) for arm in verdict.arms if set(arm.statuses) - {"completed"}]
+    return Table(
+        tuple(columns),
+        tuple(rows),
+        f"Cost to {goal} (median over seeds) and final metrics (mean over seeds)",
+        tuple(notes),
+        "arms",
+    )
+
+
+def _status_note(arm: ArmResult) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(arm.statuses.items()))
+    return f"{arm.name}: {counts}; all of them count."
+
+
+def interval(found: SpeedupResult | None) -> str:
+    """An interval in a cell, or why there is none."""
+    if found is None:
+        return "–"
+    return span(found.low, found.high) if found.has_interval else f"none: {found.reason}"
+
+
+def speedup_table(verdict: Verdict) -> Table:
+    """One row for each comparison and axis: estimate, interval, exact check, runs and events."""
+    columns = (
+        Column("comparison"), Column("cost axis"), _right("speed-up"), Column("interval (AFT-t)"),
+        Column("interval (exact)"), _right("n"), _right("events"),
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for pair in verdict.comparisons:
+        for axis, found in pair.speedup.items():
+            rows.append(
+                (
+                    f"{pair.treatment} vs {pair.baseline}", AXES[axis], found.estimate, interval(found),
+                    interval(pair.exact.get(axis)), _pair(found.n), _pair(found.events),
+                )
+            )  # fmt: skip
+    return Table(
+        columns, tuple(rows), "Speed-up: baseline cost over treatment cost", _notes(verdict), "speedups"
+    )
+
+
+def _pair(values: tuple[int, int]) -> str:
+    return f"{values[1]} vs {values[0]}"
+
+
+def _notes(verdict: Verdict) -> tuple[str, ...]:
+    out = []
+    for pair in verdict.comparisons:
+        main = pair.speedup.get("optimizer_steps")
+        if main is None:
+            continue
+        words = f"{pair.treatment} vs {pair.baseline}: {100 * pair.level:.3g}% intervals; rule {main.rule}, "
+        words += f"evaluated every {number(main.cadence)} optimizer steps, horizon {number(main.horizon)}"
+        others = [
+            f"{rule} {number(found.estimate)} ({interval(found)})"
+            for rule, found in pair.by_rule.items()
+            if found.estimate is not None
+        ]
+        words += f"; by rule: {', '.join(others)}" if others else ""
+        mean = pair.restricted_mean.get("optimizer_steps")
+        if mean is not None and mean.estimate is not None:
+            words += f"; restricted-mean ratio (another estimand) {number(mean.estimate)} ({interval(mean)})"
+        out.append(words + ".")
+    return tuple(out)
+
+
+def claim_tables(verdict: Verdict) -> list[Table]:
+    """The tables of a verdict, in the order they are shown."""
+    return [arm_table(verdict), speedup_table(verdict), run_table(verdict)]
+
+
+def claim_table(verdict: Verdict) -> Table:
+    """A verdict in one table: the cost to the threshold on each axis with its speed-up, then final metrics.
+
+    The speed-up columns are those of the first primary comparison; `speedup_table` holds all.
+    """
+    arms = arm_table(verdict)
+    pair = verdict.comparisons[0] if verdict.comparisons else None
+    axes = {AXES[axis]: axis for axis in AXES}
+    rows: list[tuple[Cell, ...]] = []
+    for i, column in enumerate(arms.columns[1:], start=1):
+        axis = axes.get(column.name)
+        found = pair.speedup.get(axis) if pair and axis else None
+        extra: tuple[Cell, ...] = (None, None, None)
+        if pair and axis and found:
+            extra = (found.estimate, interval(found), interval(pair.exact.get(axis)))
+        rows.append((column.name, *(row[i] for row in arms.rows), *extra))
+    level = f"{100 * pair.level:.3g}%" if pair else "95%"
+    columns = (
+        Column("quantity"), *(_right(arm.name) for arm in verdict.arms),
+        _right("speed-up"), Column(f"{level} (AFT-t)"), Column(f"{level} (exact)"),
+    )  # fmt: skip
+    caption = f"{verdict.claim} at the {verdict.scale} scale: {WORDS[verdict.verdict]}. {arms.caption}"
+    return Table(columns, tuple(rows), caption, (*arms.notes, *_notes(verdict)), "claim")
+
+
+def run_table(verdict: Verdict) -> Table:
+    """One row for each run, unreached, failed and diverged ones included."""
+    metric = str(verdict.endpoint.get("metric", "compile"))
+    columns = (
+        Column("arm"), _right("seed"), Column("status"), _right("reached at"), Column("between"),
+        _right(f"last {metric}"), Column("remark"), Column("run"),
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for arm in verdict.arms:
+        for m in arm.measured:
+            found = m.crossings.get("optimizer_steps")
+            last: Any = (m.run.evals[-1].get("metrics") or {}).get(metric) if m.run.evals else None
+            at = None if found is None else f"{found.time:.1f}" if found.event else f">{found.time:.0f}"
+            between = f"{found.lower:.0f} to {found.upper:.0f}" if found and found.event else None
+            rows.append(
+                (
+                    arm.name,
+                    m.run.seed,
+                    m.run.status,
+                    at,
+                    between,
+                    last,
+                    found.note if found else "",
+                    m.run.run_id,
+                )
+            )
+    return Table(columns, tuple(rows), "Every run", (), "runs")
