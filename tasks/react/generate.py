@@ -18,11 +18,12 @@ from tasks.base import Example
 
 SPLITS = ("train", "test")
 MAX_FEATURES = 3
-FIRST_WORDS = (
-    "Blog User Shop News Team Menu Photo Music Order Task Event Game "
-    "Book Film City Chat Mail Map Bank Pet Food Plan Note Work"
-).split()
-SECOND_WORDS = "Card Page Panel Box View Form Tile Item Bar Row Feed Tab".split()
+CORPUS_EDIT_RATES = (0.03, 0.1)
+FIRST_WORDS = re.findall(
+    r"\w+",
+    "Blog User Shop News Team Menu Photo Order Task Event Game Book City Chat Mail Plan",
+)
+SECOND_WORDS = re.findall(r"\w+", "Card Page Panel Box View Form Tile Item Bar Row Feed Tab")
 TEXTS = ("Hello", "Home", "More", "Save", "Open", "Send", "Title", "Name")
 FEATURES: Mapping[str, re.Pattern[str]] = {
     "heading": re.compile(r"<h[1-6]\b"),
@@ -57,9 +58,7 @@ def rng_for(*key: int) -> np.random.Generator:
 def _names(split: str) -> list[str]:
     """One name in five is held out; every word occurs in both splits."""
     pairs = ((i, j) for i in range(len(FIRST_WORDS)) for j in range(len(SECOND_WORDS)))
-    return [
-        FIRST_WORDS[i] + SECOND_WORDS[j] for i, j in pairs if ((i + 2 * j) % 5 == 0) == (split == "test")
-    ]
+    return [FIRST_WORDS[i] + SECOND_WORDS[j] for i, j in pairs if ((i + 2 * j) % 5 == 0) == (split == "test")]
 
 
 def _combinations(split: str) -> list[tuple[str, ...]]:
@@ -162,7 +161,7 @@ def _button(parts: _Parts, rng: np.random.Generator) -> str:
 
 
 def _input(parts: _Parts, rng: np.random.Generator) -> str:
-    return _pick(rng, '<input type="text" />', f'<input placeholder="{_pick(rng, *TEXTS)}" />')
+    return _pick(rng, '<input type="text" />', f'<input name="{_pick(rng, "a", "b")}" />')
 
 
 def _image(parts: _Parts, rng: np.random.Generator) -> str:
@@ -201,7 +200,7 @@ def _arguments(parts: _Parts) -> str:
 
 def _tree(parts: _Parts, rng: np.random.Generator, indent: str) -> str:
     """The returned JSX, on one line or one element a line."""
-    tag = _pick(rng, "div", "div", "section", "main", "")
+    tag = _pick(rng, "div", "div", "main", "")
     if len(parts.elements) == 1 or rng.random() < 0.3:
         return f"<{tag}>{''.join(parts.elements)}</{tag}>"
     inner = "".join(f"{indent}  {element}\n" for element in parts.elements)
@@ -256,3 +255,15 @@ def corrupt(code: str, rng: np.random.Generator, rate: float = 0.1) -> str:
 def answer_text(code: str) -> str:
     """The code as an answer: one fenced block."""
     return f"```tsx\n{code}\n```"
+
+
+def right_answer(problem: Example, rng: np.random.Generator) -> str:
+    """A right answer: a reference component in its fence."""
+    return answer_text(reference_component(problem, rng))
+
+
+def corpus_answer(problem: Example, rng: np.random.Generator) -> str:
+    """An answer of the pretraining corpus: a right component, most often with random edits."""
+    low, high = CORPUS_EDIT_RATES
+    code = reference_component(problem, rng)
+    return answer_text(corrupt(code, rng, float(rng.uniform(low, high))))
