@@ -74,6 +74,15 @@ class Batch:
         """Policy-generated tokens of each row; may be 0."""
         return self.completion_mask.sum(-1)
 
+    @property
+    def masked_advantages(self) -> Float[Tensor, "B T"]:
+        """The advantages with 0 outside the mask; ValueError before the loop has stored them."""
+        if self.advantages is None:
+            raise ValueError(
+                "this batch holds no advantages yet: batch.replace(advantages=algorithm.advantages(batch))"
+            )
+        return torch.where(self.completion_mask, self.advantages, torch.zeros_like(self.advantages))
+
     def replace(self, **changes: Any) -> Batch:
         """A copy with some fields changed."""
         return replace(self, **changes)
@@ -113,7 +122,8 @@ class LossTerm:
     """Per-token (`[B, T]`) or per-sequence (`[B]`) losses, their weight, and how the loop averages them.
 
     Aggregations: `seq_mean_token_mean`, `token_mean`, `seq_mean_token_sum`,
-    `seq_mean_token_sum_norm` (divides by the token limit), `seq_level` (for `[B]` losses), `balanced`.
+    `seq_mean_token_sum_norm` (divides by the token limit), `seq_level` (for `[B]` losses), `balanced`
+    and its variants `balanced_batch`, `balanced_tokens`, `balanced_count_zero`.
     """
 
     per_token: Float[Tensor, "B T"] | Float[Tensor, " B"]
@@ -158,7 +168,8 @@ class Request:
 
     `example` is an element of what `rollout_plan` was given; `prompt` replaces its wording (None keeps
     it); requests with the same `group` form one group, whose statistics are shared; completions with
-    `train=False` are scored and handed back, and never reach the loss.
+    `train=False` are scored and handed back, and never reach the loss; `replaces=True` drops what earlier
+    rounds sampled for the group (it stays paid for).
     """
 
     example: Any
@@ -166,6 +177,7 @@ class Request:
     group: int
     prompt: str | None = None
     train: bool = True
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,7 +251,10 @@ class Algorithm:
         """Builds modules of the algorithm's own (a critic); called once, before training or loading."""
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Optimizer groups of the algorithm's own parameters (`params`, `lr`, ...)."""
+        """Optimizer groups of the algorithm's own parameters (`params`, and `lr` or `lr_scale`).
+
+        `lr_scale` multiplies the policy's learning rate, so that one default fits every model size.
+        """
         return []
 
     def rollout_plan(

@@ -166,7 +166,7 @@ class BotGrpo(Grpo):
         if o.local_form == "scalarised":
             local = F.broadcast(F.masked_mean(local, mask), mask)
         elif o.local_form == "shuffled":
-            local = shuffle_tokens(local, batch)
+            local = F.shuffle_tokens(local, batch.completion_ids, mask)
         return o.local_weight * local
 
     def _used(self, batch: Batch) -> Bool[Tensor, "B T"]:
@@ -268,56 +268,8 @@ class BotGrpo(Grpo):
 
 def step_rewards(local: Float[Tensor, "B T"], batch: Batch, *, at_end: bool) -> Float[Tensor, "B T"]:
     """Each step's score (mean of its tokens) on its last token, or split evenly over its tokens; else 0."""
-    inside = batch.completion_mask & (batch.step_ids >= 0)
-    scores, sizes = step_scores(local, batch)
-    slot = batch.step_ids.clamp(min=0)
-    if not at_end:
-        return F.masked(scores.gather(1, slot) / sizes.gather(1, slot).clamp(min=1), inside)
-    return F.masked(scores.gather(1, slot), step_ends(batch))
-
-
-def step_scores(
-    local: Float[Tensor, "B T"], batch: Batch
-) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-    """Mean local reward and number of tokens of every step; S is the highest step id plus 1 (at least 1)."""
-    inside = batch.completion_mask & (batch.step_ids >= 0)
-    slot = torch.where(inside, batch.step_ids, 0).long()
-    width = int(slot.max()) + 1 if slot.numel() else 1
-    empty = torch.zeros(len(batch), width, dtype=local.dtype, device=local.device)
-    sizes = empty.scatter_add(1, slot, inside.to(local.dtype))
-    sums = empty.scatter_add(1, slot, F.masked(local, inside))
-    return sums / sizes.clamp(min=1), sizes
-
-
-def step_ends(batch: Batch) -> Bool[Tensor, "B T"]:
-    """True on the last token of every step."""
-    inside = batch.completion_mask & (batch.step_ids >= 0)
-    position = torch.arange(inside.shape[1], device=inside.device).expand(inside.shape)
-    slot = torch.where(inside, batch.step_ids, 0).long()
-    width = int(slot.max()) + 1 if slot.numel() else 1
-    last = torch.full((len(batch), width), -1, device=inside.device)
-    last = last.scatter_reduce(1, slot, torch.where(inside, position, -1), "amax")
-    return inside & (last.gather(1, slot) == position)
-
-
-def shuffle_tokens(local: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T"]:
-    """The values of each row permuted among its tokens, by an order that depends on its tokens alone.
-
-    A hash orders the tokens, so that the result is the same for any row order, padding or micro-batch.
-    """
-    mask = batch.completion_mask
-    position = mask.cumsum(-1)
-    content = torch.where(mask, _mix(batch.completion_ids.long() + 1_000_003 * position), 0).sum(-1)
-    keys = _mix(content[:, None] + 998_244_353 * position)
-    largest = torch.iinfo(torch.int64).max
-    order = torch.where(mask, keys, largest).argsort(dim=-1, stable=True)
-    places = torch.where(mask, position, largest).argsort(dim=-1, stable=True)
-    shuffled = torch.zeros_like(local).scatter(1, places, local.gather(1, order))
-    return F.masked(shuffled, mask)
-
-
-def _mix(x: Tensor) -> Tensor:
-    """Integer hash (splitmix64's constants; int64 arithmetic wraps around)."""
-    x = (x ^ (x >> 30)) * -4658895280553007687
-    x = (x ^ (x >> 27)) * -7723592293110705685
-    return x ^ (x >> 31)
+    steps, mask = batch.step_ids, batch.completion_mask
+    scores, sizes = F.step_scores(local, steps, mask)
+    if at_end:
+        return F.at_step_tokens(scores, steps, F.step_ends(steps, mask))
+    return F.at_step_tokens(scores / sizes.clamp(min=1), steps, mask & (steps >= 0))

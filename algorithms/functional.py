@@ -14,17 +14,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 __all__ = [
+    "Divergence",
     "EpsMode",
     "KlEstimator",
     "StdDdof",
+    "at_step_tokens",
     "bessel",
+    "binary_divergence",
     "broadcast",
+    "content_hash",
     "denominator",
+    "divergence_mask",
     "gae",
     "group_constant",
     "group_moments",
     "group_relative",
     "group_sum",
+    "importance_loss",
     "kl",
     "last_token",
     "length_adaptive_lambda",
@@ -33,7 +39,10 @@ __all__ = [
     "masked_mean",
     "ppo_clip",
     "return_to_go",
+    "shuffle_tokens",
     "softmin_weights",
+    "step_ends",
+    "step_scores",
     "valid_rows",
     "whiten",
 ]
@@ -41,6 +50,7 @@ __all__ = [
 EpsMode = Literal["add_to_std", "add_to_var", "floor"]
 StdDdof = Literal["population", "sequence_bessel"]
 KlEstimator = Literal["k1", "k2", "k3", "k3+"]
+Divergence = Literal["tv", "kl"]
 
 
 # --- masks -------------------------------------------------------------------------------------------------
@@ -146,10 +156,10 @@ def group_relative(
 
 
 def bessel(
-    variance: Float[Tensor, " B"], valid: Bool[Tensor, " B"], group_ids: Int[Tensor, " B"]
+    variance: Float[Tensor, " B"], counts: Int[Tensor, " B"], group_ids: Int[Tensor, " B"]
 ) -> Float[Tensor, " B"]:
-    """Variance times n / (n - 1), n = valid rows of the group (n = 1 leaves it as it is)."""
-    n = group_sum(valid.double(), group_ids)
+    """Variance times n / (n - 1), n = the sum of `counts` over the group (n = 1 leaves it as it is)."""
+    n = group_sum(counts.double(), group_ids)
     return variance * n / (n - 1).clamp(min=1)
 
 
@@ -225,6 +235,60 @@ def kl(
     return k2 + (k3 - k2).detach()
 
 
+def binary_divergence(
+    logprobs: Float[Tensor, "B T"],
+    anchor: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    divergence: Divergence,
+) -> Float[Tensor, "B T"]:
+    """Divergence of (sampled token, any other token) between anchor q and current p; no gradient.
+
+    tv: |p - q|; kl: q log(q/p) + (1 - q) log((1 - q)/(1 - p)), with 1 - p from expm1 and at least 1e-12.
+    """
+    lp, lq = masked(logprobs.detach().double(), mask), masked(anchor.detach().double(), mask)
+    if divergence == "tv":
+        return masked((lp.exp() - lq.exp()).abs(), mask)
+    rest_p, rest_q = (-torch.expm1(lp)).clamp(min=1e-12), (-torch.expm1(lq)).clamp(min=1e-12)
+    return masked(lq.exp() * (lq - lp) + rest_q * (rest_q / rest_p).log(), mask).clamp(min=0)
+
+
+def divergence_mask(
+    logprobs: Float[Tensor, "B T"],
+    anchor: Float[Tensor, "B T"],
+    advantages: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    *,
+    divergence: Divergence,
+    delta_low: float,
+    delta_high: float,
+) -> Bool[Tensor, "B T"]:
+    """DPPO's M: False where the policy has gone too far in the direction that A asks for, and off the mask.
+
+    Too far: A > 0, p > q, D > delta_high; or A <= 0, p < q, D > delta_low (arXiv 2602.04879).
+    """
+    distance = binary_divergence(logprobs, anchor, mask, divergence)
+    step = masked((logprobs - anchor).detach(), mask)
+    up = (advantages > 0) & (step > 0) & (distance > delta_high)
+    down = (advantages <= 0) & (step < 0) & (distance > delta_low)
+    return mask & ~up & ~down
+
+
+def importance_loss(
+    logprobs: Float[Tensor, "B T"],
+    anchor: Float[Tensor, "B T"],
+    advantages: Float[Tensor, "B T"],
+    keep: Bool[Tensor, "B T"],
+    *,
+    detach_ratio: bool,
+    cap: float,
+) -> Float[Tensor, "B T"]:
+    """-A sg[min(rho, cap)] lp (detached) or -A rho (the cap then does not act) where kept, 0 elsewhere."""
+    ratio = log_ratio(logprobs, anchor, keep).exp()
+    if detach_ratio:
+        return -advantages * ratio.detach().clamp(max=cap) * masked(logprobs, keep)
+    return masked(-advantages * ratio, keep)
+
+
 # --- credit over time --------------------------------------------------------------------------------------
 
 
@@ -281,3 +345,70 @@ def softmin_weights(
     empty = ~present.any(-1, keepdim=True)
     weights = torch.softmax(torch.where(empty, 0.0, filled), dim=-1)
     return masked(weights, present)
+
+
+# --- steps -------------------------------------------------------------------------------------------------
+
+
+def _step_slots(
+    step_ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]
+) -> tuple[Bool[Tensor, "B T"], Int[Tensor, "B T"], int]:
+    """Which tokens lie in a step, their step (0 where none), and the number of steps of the longest row."""
+    inside = mask & (step_ids >= 0)
+    slot = torch.where(inside, step_ids, 0).long()
+    return inside, slot, int(slot.max()) + 1 if slot.numel() else 1
+
+
+def step_scores(
+    x: Float[Tensor, "B T"], step_ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]
+) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+    """Mean of `x` over the tokens of every step, and the number of those tokens (0: no such step)."""
+    inside, slot, width = _step_slots(step_ids, mask)
+    empty = torch.zeros(len(mask), width, dtype=x.dtype, device=x.device)
+    sizes = empty.scatter_add(1, slot, inside.to(x.dtype))
+    sums = empty.scatter_add(1, slot, masked(x, inside))
+    return sums / sizes.clamp(min=1), sizes
+
+
+def step_ends(step_ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
+    """True on the last token of every step."""
+    inside, slot, width = _step_slots(step_ids, mask)
+    position = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
+    last = torch.full((len(mask), width), -1, device=mask.device)
+    last = last.scatter_reduce(1, slot, torch.where(inside, position, -1), "amax")
+    return inside & (last.gather(1, slot) == position)
+
+
+def at_step_tokens(
+    scores: Float[Tensor, "B S"], step_ids: Int[Tensor, "B T"], where: Bool[Tensor, "B T"]
+) -> Float[Tensor, "B T"]:
+    """The score of each token's step at the tokens of `where` (all inside steps), 0 elsewhere."""
+    return masked(scores.gather(1, torch.where(where, step_ids, 0).long()), where)
+
+
+# --- pseudo-random choices that depend on the tokens alone --------------------------------------------------
+
+
+def content_hash(ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Int[Tensor, " B"]:
+    """An integer for each row's tokens, whatever the padding and the other rows."""
+    position = mask.cumsum(-1)
+    return torch.where(mask, _mix(ids.long() + 1_000_003 * position), 0).sum(-1)
+
+
+def shuffle_tokens(
+    x: Float[Tensor, "B T"], ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]
+) -> Float[Tensor, "B T"]:
+    """The values of each row permuted among its True tokens, by an order that depends on its ids alone."""
+    position = mask.cumsum(-1)
+    largest = torch.iinfo(torch.int64).max
+    keys = _mix(content_hash(ids, mask)[:, None] + 998_244_353 * position)
+    order = torch.where(mask, keys, largest).argsort(dim=-1, stable=True)
+    places = torch.where(mask, position, largest).argsort(dim=-1, stable=True)
+    return masked(torch.zeros_like(x).scatter(1, places, x.gather(1, order)), mask)
+
+
+def _mix(x: Int[Tensor, ...]) -> Int[Tensor, ...]:
+    """Integer hash (splitmix64's constants; int64 arithmetic wraps around)."""
+    x = (x ^ (x >> 30)) * -4658895280553007687
+    x = (x ^ (x >> 27)) * -7723592293110705685
+    return x ^ (x >> 31)

@@ -11,11 +11,7 @@ from torch import Tensor
 
 from algorithms import functional as F
 from algorithms.base import Algorithm, Batch, ConfigError, LossTerm, Models, register
-from algorithms.options import OptionSet, require_at_least
-
-Aggregation = Literal[
-    "seq_mean_token_mean", "token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm", "balanced"
-]
+from algorithms.options import Aggregation, OptionSet, require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +100,7 @@ class Grpo(Algorithm):
         """-min(rho A, clip(rho) A) for each token."""
         o = self.options
         ratio = F.log_ratio(logprobs, batch.old_logprobs, batch.completion_mask, o.log_ratio_clamp).exp()
-        per_token = F.ppo_clip(ratio, advantages_of(batch), o.epsilon_low, o.epsilon_high, o.dual_clip)
+        per_token = F.ppo_clip(ratio, batch.masked_advantages, o.epsilon_low, o.epsilon_high, o.dual_clip)
         return LossTerm(per_token, o.aggregation)
 
     def kl_loss(self, logprobs: Float[Tensor, "B T"], batch: Batch) -> dict[str, LossTerm]:
@@ -117,8 +113,8 @@ class Grpo(Algorithm):
         )
         per_token = F.kl(logprobs, batch.reference_logprobs, batch.completion_mask, o.kl_estimator)
         if o.mask_zero_variance_kl:
-            per_token = torch.where((advantages_of(batch) != 0).any(-1, keepdim=True), per_token, 0.0)
-        aggregation = "token_mean" if o.aggregation == "balanced" else o.aggregation
+            per_token = torch.where((batch.masked_advantages != 0).any(-1, keepdim=True), per_token, 0.0)
+        aggregation = "token_mean" if o.aggregation.startswith("balanced") else o.aggregation
         return {"kl": LossTerm(per_token, aggregation, o.kl_coefficient)}
 
     def metrics(self, batch: Batch) -> dict[str, float]:
@@ -126,10 +122,16 @@ class Grpo(Algorithm):
         return {"frac_constant_groups": group_fraction(constant_outcome(batch), batch)}
 
 
-def advantages_of(batch: Batch) -> Float[Tensor, "B T"]:
-    """The advantages that the loop stored, with 0 outside the mask."""
-    assert batch.advantages is not None, "the loop stores advantages in the batch before it asks for the loss"
-    return F.masked(batch.advantages, batch.completion_mask)
+def sequence_advantages(batch: Batch, name: str) -> Float[Tensor, " B"]:
+    """The one advantage of each completion; ValueError when its tokens have different ones."""
+    advantages, mask = batch.masked_advantages, batch.completion_mask
+    highest = torch.where(mask, advantages, -torch.inf).amax(-1)
+    lowest = torch.where(mask, advantages, torch.inf).amin(-1)
+    if bool((highest - lowest > 1e-6 * (1 + highest.abs()))[mask.any(-1)].any()):
+        raise ValueError(
+            f"{name}: a ratio of the whole completion loses token advantages; use gspo with form='token'"
+        )
+    return torch.where(mask.any(-1), highest, 0.0)
 
 
 def constant_outcome(batch: Batch) -> Bool[Tensor, " B"]:

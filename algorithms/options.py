@@ -6,11 +6,23 @@ import difflib
 import types
 import typing
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from algorithms.base import ConfigError
 
-__all__ = ["OptionSet", "require_at_least", "require_between"]
+Aggregation = Literal[
+    "seq_mean_token_mean",
+    "token_mean",
+    "seq_mean_token_sum",
+    "seq_mean_token_sum_norm",
+    "balanced",
+    "balanced_batch",
+    "balanced_tokens",
+    "balanced_count_zero",
+]
+"""How the loop averages per-token losses (`seq_level` is for one loss a completion, and no option)."""
+
+__all__ = ["Aggregation", "OptionSet", "require_at_least", "require_between"]
 
 
 @dataclass(frozen=True, kw_only=True)
