@@ -155,7 +155,9 @@ def parse_run(value: Mapping[str, Any]) -> RunSpec:
         if first["type"] == "extra_forbidden":
             known = _known_fields(first["loc"][:-1])
             prefix = ".".join(str(part) for part in first["loc"][:-1])
-            raise UserError(did_you_mean(f"key{f' in {prefix}' if prefix else ''}", str(first["loc"][-1]), known)) from None
+            raise UserError(
+                did_you_mean(f"key{f' in {prefix}' if prefix else ''}", str(first["loc"][-1]), known)
+            ) from None
         message = first["msg"].removeprefix("Value error, ")
         given = f"={first['input']!r}" if where and not isinstance(first["input"], dict) else ""
         raise UserError(f"{where}{given}: {message}" if where else message) from None
@@ -181,7 +183,9 @@ def apply_settings(value: Mapping[str, Any], settings: Sequence[str]) -> dict[st
         for part in parents:
             child = node.setdefault(part, {})
             if not isinstance(child, dict):
-                raise UserError(f"--set {setting!r}: {part!r} is a value, not a section; its value is {child!r}")
+                raise UserError(
+                    f"--set {setting!r}: {part!r} is a value, not a section; its value is {child!r}"
+                )
             node = child
         node[leaf] = parse_value(text)
     return out

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from harness.errors import UserError
+from harness.errors import EnvironmentProblem, UserError
 
 RECORDS = ("steps", "evals", "timings")
 
@@ -57,14 +57,16 @@ class RunWriter:
             self._lock.acquire()
         except Timeout:
             owner = (folder / ".owner").read_text() if (folder / ".owner").exists() else "another process"
-            raise UserError(f"{folder}: this run is being written by {owner}; wait for it or stop it") from None
+            raise EnvironmentProblem(
+                f"{folder}: this run is being written by {owner}; wait for it or stop it"
+            ) from None
         (folder / ".owner").write_text(f"process {os.getpid()} on {socket.gethostname()}")
         path = folder / "manifest.json"
         if path.exists():
             known = read_json(path)
             if known["run_id"] != manifest["run_id"]:
                 self._lock.release()
-                raise UserError(
+                raise EnvironmentProblem(
                     f"{folder} holds run {known['run_id']}, not {manifest['run_id']}: choose another --out"
                 )
             self.manifest: Mapping[str, Any] = known

@@ -15,8 +15,8 @@ import harness
 from harness.spec import RunSpec, fingerprint
 from harness.store.writer import read_status
 
-FINISHED = frozenset({"completed", "diverged"})
-"""Statuses that running the same command again leaves alone."""
+FINISHED = frozenset({"completed", "diverged", "failed"})
+"""Statuses that running the same command again leaves alone (failed runs are tried again on request)."""
 
 
 @dataclass(frozen=True)

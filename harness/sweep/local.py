@@ -23,12 +23,16 @@ def default_parallel(jobs: int, threads: int = 1) -> int:
 
 
 def run_local(
-    jobs: Sequence[Job], *, parallel: int, on_poll: Callable[[Sequence[Job]], None] = lambda running: None
+    jobs: Sequence[Job],
+    *,
+    parallel: int,
+    retry_failed: bool = False,
+    on_poll: Callable[[Sequence[Job]], None] = lambda running: None,
 ) -> dict[str, str]:
-    """Runs all jobs that are not finished; the status of each by run id.
+    """Runs all jobs that are not finished (and with `retry_failed` the failed ones); statuses by run id.
 
     On KeyboardInterrupt each worker stops at its next optimizer step with a checkpoint; then it is raised
-    again. A worker that dies without a word is recorded as failed; the others go on.
+    again. A worker that dies without a word is recorded as stopped, to be continued next time; the others go on.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -36,7 +40,8 @@ def run_local(
     context.set_forkserver_preload(["harness.sweep.worker"])
     from harness.sweep.entry import start_worker
 
-    waiting = [job for job in jobs if job.status() not in FINISHED]
+    done = FINISHED - {"failed"} if retry_failed else FINISHED
+    waiting = [job for job in jobs if job.status() not in done]
     running: dict[str, tuple[BaseProcess, Job]] = {}
     try:
         while waiting or running:
@@ -78,4 +83,4 @@ def _settle(job: Job, exit_code: int | None) -> None:
     if read_status(folder)["status"] in {"running", "absent"}:
         folder.mkdir(parents=True, exist_ok=True)
         reason = f"its process ended with code {exit_code}; run the same command again to continue"
-        write_json(folder / "status.json", {"status": "failed", "reason": reason})
+        write_json(folder / "status.json", {"status": "stopped", "reason": reason})

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import transformers.models.qwen2.modeling_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+from transformers.utils.logging import disable_progress_bar
 
 from harness.errors import UserError
 from harness.spec import parse_run
@@ -24,6 +25,7 @@ from harness.train.build import build
 from harness.train.loop import Trainer
 
 _ = transformers.models.qwen2.modeling_qwen2
+disable_progress_bar()
 
 
 def run_job(job: Job) -> str:

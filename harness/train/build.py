@@ -86,9 +86,7 @@ def build(spec: RunSpec) -> Parts:
     codec = PromptCodec(tokenizer, context=context)
     costs = Costs()
     train = spec.train
-    models = MeteredModels(
-        model, codec, costs, temperature=train.temperature, rows=train.micro_batch_size
-    )
+    models = MeteredModels(model, codec, costs, temperature=train.temperature, rows=train.micro_batch_size)
     if algorithm.requires & {"reference", "critic"}:
         models.keep_start(model)
     algorithm.setup(models)

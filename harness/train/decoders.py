@@ -15,7 +15,11 @@ class Decoder(Protocol):
     """Reads prompts once, then one token a row at a time."""
 
     def start(
-        self, prompt_ids: Int[Tensor, "P S"], prompt_mask: Bool[Tensor, "P S"], counts: Int[Tensor, " P"], room: int
+        self,
+        prompt_ids: Int[Tensor, "P S"],
+        prompt_mask: Bool[Tensor, "P S"],
+        counts: Int[Tensor, " P"],
+        room: int,
     ) -> Float[Tensor, "B V"]:
         """Prefills each prompt once, repeats it `counts` times, returns the next-token logits."""
         ...
@@ -94,7 +98,11 @@ class FusedDecoder:
 
     @torch.no_grad()
     def start(
-        self, prompt_ids: Int[Tensor, "P S"], prompt_mask: Bool[Tensor, "P S"], counts: Int[Tensor, " P"], room: int
+        self,
+        prompt_ids: Int[Tensor, "P S"],
+        prompt_mask: Bool[Tensor, "P S"],
+        counts: Int[Tensor, " P"],
+        room: int,
     ) -> Float[Tensor, "B V"]:
         prompts, width = prompt_ids.shape
         shape = (prompts, self.kv_heads, width + room, self.head_size)
@@ -184,7 +192,11 @@ class TransformersDecoder:
 
     @torch.no_grad()
     def start(
-        self, prompt_ids: Int[Tensor, "P S"], prompt_mask: Bool[Tensor, "P S"], counts: Int[Tensor, " P"], room: int
+        self,
+        prompt_ids: Int[Tensor, "P S"],
+        prompt_mask: Bool[Tensor, "P S"],
+        counts: Int[Tensor, " P"],
+        room: int,
     ) -> Float[Tensor, "B V"]:
         positions = (prompt_mask.cumsum(1) - 1).clamp(min=0)
         out = self.model(

@@ -10,7 +10,9 @@ from harness.train.rollout import Generator, describe
 from tasks.base import Task
 
 
-def evaluate(generator: Generator, task: Task, spec: EvaluationSpec, *, seed: int, step: int) -> dict[str, Any]:
+def evaluate(
+    generator: Generator, task: Task, spec: EvaluationSpec, *, seed: int, step: int
+) -> dict[str, Any]:
     """`n`, mean metrics, and (with several samples a prompt) `problems`: [samples, correct] by example id.
 
     The prompts are the first `spec.prompts` of the test split, the same at every evaluation of every run;
@@ -25,6 +27,7 @@ def evaluate(generator: Generator, task: Task, spec: EvaluationSpec, *, seed: in
     record: dict[str, Any] = {"n": len(flat), "metrics": describe(flat)}
     if spec.samples > 1:
         record["problems"] = {
-            example.id: [len(lot), sum(c.score.correct for c in lot)] for example, lot in zip(examples, lots, strict=True)
+            example.id: [len(lot), sum(c.score.correct for c in lot)]
+            for example, lot in zip(examples, lots, strict=True)
         }
     return record

@@ -19,7 +19,9 @@ from harness.train.sampler import left_pad
 class MeteredModels:
     """Implements algorithms.base.Models over one policy and, on demand, a frozen copy of its start."""
 
-    def __init__(self, model: Any, codec: PromptCodec, costs: Costs, *, temperature: float, rows: int) -> None:
+    def __init__(
+        self, model: Any, codec: PromptCodec, costs: Costs, *, temperature: float, rows: int
+    ) -> None:
         self._model = model
         self._codec = codec
         self._costs = costs

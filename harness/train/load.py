@@ -51,5 +51,7 @@ def load_policy(spec: ModelSpec, seed: int) -> tuple[Any, Any]:
             model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except OSError as error:
         first = str(error).splitlines()[0]
-        raise UserError(f"model.name={spec.name!r}: cannot be loaded ({first}); give a folder or cached Hub id") from error
+        raise UserError(
+            f"model.name={spec.name!r}: cannot be loaded ({first}); give a folder or cached Hub id"
+        ) from error
     return model.to(device_of(spec.device)).eval(), tokenizer

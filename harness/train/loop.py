@@ -65,7 +65,9 @@ class Progress:
 class Trainer:
     """Trains one run to its horizon, its stop rule, or a request to stop; `run` returns the status."""
 
-    def __init__(self, parts: Parts, writer: RunWriter, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, parts: Parts, writer: RunWriter, should_stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self.parts = parts
         self.spec = parts.spec
         self.writer = writer
@@ -243,7 +245,8 @@ class Trainer:
         )
         self._record_time("eval")
         self.writer.append(
-            "evals", {"optimizer_step": progress.optimizer_step, **record, "costs": self.parts.costs.as_dict()}
+            "evals",
+            {"optimizer_step": progress.optimizer_step, **record, "costs": self.parts.costs.as_dict()},
         )
         self.writer.sync()
         metric = record["metrics"].get(spec.stop.metric or self.parts.task.primary_metric, 0.0)
@@ -259,7 +262,9 @@ class Trainer:
 
     def _stop_rule_met(self) -> bool:
         progress = self.progress
-        return progress.crossed_at >= 0 and progress.optimizer_step >= progress.crossed_at + self.spec.stop.after
+        return (
+            progress.crossed_at >= 0 and progress.optimizer_step >= progress.crossed_at + self.spec.stop.after
+        )
 
     def _record_time(self, phase: str, *, write: bool = True) -> None:
         """Adds the time since the last call to its phase; training seconds exclude evaluation."""
@@ -313,7 +318,9 @@ class Trainer:
 def _group_metrics(batch: Batch) -> dict[str, float]:
     """Shares of groups without a success and without a failure, by the untouched metric."""
     _, group = batch.group_ids.unique(return_inverse=True)
-    size = torch.zeros(int(group.max()) + 1, device=group.device).index_add_(0, group, torch.ones_like(batch.rewards))
+    size = torch.zeros(int(group.max()) + 1, device=group.device).index_add_(
+        0, group, torch.ones_like(batch.rewards)
+    )
     right = torch.zeros_like(size).index_add_(0, group, batch.correct.to(size.dtype))
     return {
         "all_fail_groups": float((right == 0).float().mean()),

@@ -117,7 +117,10 @@ class NativeSampler:
         ended = torch.zeros(rows, dtype=torch.bool, device=self.device)
         alive = torch.arange(rows, device=self.device)
         logits = self.decoder.start(
-            prompt_ids.to(self.device), prompt_mask.to(self.device), torch.as_tensor(counts, device=self.device), limit
+            prompt_ids.to(self.device),
+            prompt_mask.to(self.device),
+            torch.as_tensor(counts, device=self.device),
+            limit,
         )
         for t in range(limit):
             scaled = logits.float() / temperature

@@ -1,0 +1,225 @@
+"""`harness reproduce` and `harness train`: commands that run something."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.commands.common import RunOptions, command, print_json, say
+from harness.errors import RunsFailed, UserError
+
+if TYPE_CHECKING:
+    from harness.reproduce import Plan
+    from harness.sweep.jobs import Job
+
+STRICT_CODES = {"inconclusive": 3, "mechanism_inconclusive": 3, "not_testable": 3}
+STRICT_CODES |= {"refuted": 5, "reversed": 5, "mechanism_failed": 5}
+
+
+@dataclass(frozen=True)
+class ReproduceOptions(RunOptions):
+    """Options of `harness reproduce`."""
+
+    claim: Annotated[str, typer.Option(help="A claim of `harness ls claims`, or a TOML file.")] = (
+        "compile-speedup"
+    )
+    scale: Annotated[str, typer.Option(help="smoke, tiny, small or paper.")] = "tiny"
+    seeds: Annotated[str, typer.Option(help="A count (5), a range (0-4) or a list (0,2,4).")] = ""
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 0 supported, 3 inconclusive, 5 contradicted.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """Options of `harness train`."""
+
+    algorithm: Annotated[str, typer.Option(help="An algorithm of `harness ls algorithms`.")] = "grpo"
+    task: Annotated[str, typer.Option(help="A task of `harness ls tasks`.")] = "react"
+    model: Annotated[str, typer.Option(help="A model of `harness ls models`, a folder, or a Hub id.")] = (
+        "react-tiny"
+    )
+    seeds: Annotated[str, typer.Option(help="A seed (0), a range (0-4) or a list (0,2,4).")] = "0"
+
+
+def _prepare_node(tasks: set[str]) -> None:
+    """Installs what the task's checker needs before any worker starts, with its progress line."""
+    if "react" in tasks:
+        from harness.setup import ensure_react
+
+        ensure_react()
+
+
+def run_jobs(jobs: Sequence[Job], options: RunOptions, *, metric: str, title: str) -> dict[str, str]:
+    """Runs jobs on this machine with a display; the statuses by run id."""
+    from harness.sweep.local import default_parallel, run_local
+    from harness.watch import Display
+
+    _prepare_node({job.spec["task"]["name"] for job in jobs})
+    threads = max(job.spec["train"]["threads"] for job in jobs)
+    parallel = options.parallel or default_parallel(len(jobs), threads)
+    with Display(jobs, metric, quiet=options.quiet, title=title) as display:
+        return run_local(jobs, parallel=parallel, retry_failed=options.retry_failed, on_poll=display)
+
+
+def _dry_run(plan: Plan, options: RunOptions) -> None:
+    from harness.reproduce import estimate
+    from harness.sweep.local import default_parallel, run_local
+
+    _prepare_node({job.spec["task"]["name"] for job in plan.jobs})
+    parallel = options.parallel or default_parallel(len(plan.jobs))
+    if not options.quiet:
+        say(f"probe: two optimizer steps of {plan.jobs[0].name}")
+    cost = estimate(plan.jobs, parallel, lambda job: run_local([job], parallel=1)[job.run_id])
+    runs = [
+        {"run_id": job.run_id, "arm": job.arm, "seed": job.spec["seeds"]["seed"], "status": job.status()}
+        for job in plan.jobs
+    ]
+    if options.json:
+        print_json(
+            {"claim": plan.claim.name, "scale": plan.scale, "out": str(plan.out), "runs": runs, **cost}
+        )
+        return
+    for job in plan.jobs:
+        spec = job.spec
+        settings = [f"algorithm.options.{k}={v}" for k, v in spec["algorithm"]["options"].items()]
+        settings += [f"train.{k}={v}" for k, v in spec["train"].items()]
+        words = [
+            "harness",
+            "train",
+            "--algorithm",
+            spec["algorithm"]["name"],
+            "--seeds",
+            str(spec["seeds"]["seed"]),
+        ]
+        print(" ".join(map(shlex.quote, words)), *(f"--set {shlex.quote(s)}" for s in settings))
+    print(
+        f"{len(runs)} runs, {parallel} at a time; at most {cost['tokens']:,} generated tokens and "
+        f"{cost['minutes']:.0f} minutes at the probe's pace of {cost['seconds_per_step']} s a step"
+    )
+
+
+def reproduce(options: ReproduceOptions) -> int:
+    """Train a claim's arms over several seeds and judge the claim."""
+    from harness.claims.schema import SCALES, load_claim
+    from harness.registry import did_you_mean
+    from harness.reproduce import amend, fix_definition, parse_seeds, plan
+
+    if options.scale not in SCALES:
+        raise UserError(did_you_mean("scale", options.scale, SCALES))
+    claim = amend(load_claim(options.claim), options.scale, options.settings or [])
+    plugins = [str(Path(p).resolve()) for p in options.plugin or []]
+    todo = plan(
+        claim,
+        options.scale,
+        parse_seeds(options.seeds, claim, options.scale),
+        out=options.out,
+        plugins=plugins,
+    )
+    _check_specs(todo.jobs)
+    if options.dry_run:
+        _dry_run(todo, options)
+        return 0
+    fix_definition(todo)
+    started = time.monotonic()
+    if not options.quiet:
+        say(f"{claim.statement} ({len(todo.jobs)} runs, {options.scale} scale, in {todo.out})")
+    run_jobs(todo.jobs, options, metric=claim.endpoint.metric, title=claim.name)
+    return _conclude(todo, options, time.monotonic() - started)
+
+
+def _check_specs(jobs: Sequence[Job]) -> None:
+    """Refuses impossible combinations of every arm before anything is written or sampled."""
+    from harness.spec import parse_run
+    from harness.train.build import check
+
+    for spec in {job.arm: job.spec for job in jobs}.values():
+        check(parse_run(spec))
+
+
+def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
+    from harness.claims.verdict import judge
+    from harness.conclude import write_report
+    from harness.store.reader import load_run
+
+    runs = [load_run(Path(job.folder)) for job in todo.jobs]
+    failed = [run for run in runs if run.status == "failed"]
+    verdict = judge(todo.claim, todo.scale, runs)
+    files = write_report(todo, verdict, runs)
+    if options.json:
+        print_json({**verdict.to_json(), "seconds": round(seconds, 1), "out": str(todo.out), "files": files})
+    else:
+        from rich.console import Console
+
+        console = Console()
+        for table in verdict_tables(verdict):
+            console.print(table)
+        console.print(f"\n{verdict.sentence}\n", soft_wrap=True, highlight=False)
+        for name, path in files.items():
+            console.print(f"{name:<16}{path}", soft_wrap=True, highlight=False)
+    if failed:
+        lines = "; ".join(f"{run.path.name}: {run.reason}" for run in failed[:3])
+        raise RunsFailed(
+            f"{len(failed)} of {len(runs)} runs failed ({lines}); --retry-failed runs them again"
+        )
+    return STRICT_CODES.get(verdict.verdict, 0) if options.strict else 0
+
+
+def verdict_tables(verdict: Any) -> list[Any]:
+    """The verdict's tables for a terminal."""
+    from harness.report.tables import verdict_tables as build
+
+    return [table.rich() for table in build(verdict)]
+
+
+def train(options: TrainOptions) -> int:
+    """Train one algorithm on one task, a run a seed."""
+    from harness.registry import load_plugin
+    from harness.reproduce import seed_list
+    from harness.spec import apply_settings, parse_run
+    from harness.store.writer import read_status
+    from harness.sweep.jobs import job_for
+
+    plugins = [str(Path(p).resolve()) for p in options.plugin or []]
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    value = {
+        "algorithm": {"name": options.algorithm},
+        "task": {"name": options.task},
+        "model": {"name": options.model},
+        "plugins": plugins,
+    }
+    root = Path(options.out) if options.out else Path("results/runs") / f"train-{options.task}"
+    jobs = [
+        job_for(parse_run(apply_settings({**value, "seeds": {"seed": seed}}, options.settings or [])), root)
+        for seed in seed_list(options.seeds)
+    ]
+    _check_specs(jobs)
+    if options.dry_run:
+        print_json([job.spec for job in jobs])
+        return 0
+    from harness.registry import tasks
+
+    metric = tasks()[jobs[0].spec["task"]["name"]].primary_metric  # type: ignore[attr-defined]
+    run_jobs(jobs, options, metric=metric, title=f"{options.algorithm} on {options.task}")
+    rows = [{"run_id": job.run_id, "folder": job.folder, **read_status(Path(job.folder))} for job in jobs]
+    if options.json:
+        print_json(rows)
+    else:
+        for row in rows:
+            print(f"{row['status']:<10} {row['folder']}  {row['reason']}")
+    if any(row["status"] == "failed" for row in rows):
+        raise RunsFailed(f"runs failed: see the reasons above and error.log in {root}")
+    return 0
+
+
+def add(app: typer.Typer) -> None:
+    """Adds these commands."""
+    command(app, "reproduce", ReproduceOptions)(reproduce)
+    command(app, "train", TrainOptions)(train)

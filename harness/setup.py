@@ -1,0 +1,17 @@
+"""What must be in place before a task can score: today the React checker's npm packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.errors import EnvironmentProblem
+
+
+def ensure_react() -> Path:
+    """Installs the pinned npm packages where they are absent; EnvironmentProblem when that fails."""
+    from tasks.react.install import NodeError, ensure_node_modules
+
+    try:
+        return ensure_node_modules()
+    except NodeError as error:
+        raise EnvironmentProblem(str(error)) from None
