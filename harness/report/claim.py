@@ -112,7 +112,7 @@ def _notes(verdict: Verdict) -> tuple[str, ...]:
         if main is None:
             continue
         words = f"{pair.treatment} vs {pair.baseline}: {100 * pair.level:.3g}% intervals; rule {main.rule}, "
-        words += f"evaluated every {number(main.cadence)} optimizer steps, horizon {number(main.horizon)}"
+        words += f"evaluated every {main.cadence:g} optimizer steps, confirmable up to step {main.horizon:g}"
         others = [
             f"{rule} {number(found.estimate)} ({interval(found)})"
             for rule, found in pair.by_rule.items()

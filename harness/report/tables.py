@@ -127,7 +127,7 @@ def to_latex(found: Table) -> str:
 
 
 def to_html(found: Table) -> str:
-    """A `<table>` with caption and header scopes; each number carries its full value for sorting and hover."""
+    """A `<table>` with caption and header scopes; each number keeps its full value for sorting."""
     heads = "".join(
         f'<th scope="col" class="{column.align}">{html.escape(column.name)}</th>' for column in found.columns
     )

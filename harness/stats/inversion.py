@@ -21,13 +21,17 @@ GRID = 61
 def split_matrix(n: int, m: int) -> tuple[np.ndarray, bool]:
     """Every split of n + m runs into arms of n and m (1 marks the first arm), the observed one first.
 
-    Returns the matrix and whether it is complete; beyond 200,000 splits a fixed random sample stands in,
-    which keeps the test valid (the observed split counts as one of the sample).
+    Returns the matrix and whether it is complete. For arms of one size the first run is held in the
+    first arm: the other half of the splits mirrors these and has the same absolute statistic. Beyond
+    200,000 splits a fixed random sample stands in, which keeps the test valid (the observed split counts
+    as one of the sample).
     """
     total = n + m
-    count = math.comb(total, n)
-    if count <= MAX_EXACT:
-        chosen = np.array(list(itertools.combinations(range(total), n)))
+    if math.comb(total, n) <= MAX_EXACT:
+        held = (0,) if n == m else ()
+        rest = itertools.combinations(range(len(held), total), n - len(held))
+        chosen = np.array([held + pick for pick in rest])
+        count = len(chosen)
         matrix = np.zeros((count, total))
         np.put_along_axis(matrix, chosen, 1.0, axis=1)
         return matrix, True
@@ -81,6 +85,15 @@ def common_horizon(baseline: Times, treatment: Times) -> float:
     return min((time for time, event in pairs if not event), default=math.inf)
 
 
+def exact_p_value(baseline: Times, treatment: Times, ratio: float, *, paired: bool = False) -> float:
+    """Two-sided permutation p of the hypothesis that the speed-up is `ratio`; see exact_inversion."""
+    cut = math.log(common_horizon(baseline, treatment))
+    end = min(cut, cut + math.log(ratio))
+    a = np.minimum(np.log(baseline.times), end)
+    b = np.minimum(np.log(treatment.times) + math.log(ratio), end)
+    return paired_p(a, b) if paired else unpaired_p(a, b)
+
+
 def exact_inversion(
     baseline: Times, treatment: Times, *, paired: bool = False, level: float = 0.95
 ) -> SpeedupResult:
@@ -100,16 +113,10 @@ def exact_inversion(
     if reason:
         return replace(result, reason=reason)
     a, b = np.log(baseline.times), np.log(treatment.times)
-    cut = (
-        math.log(common_horizon(baseline, treatment))
-        if common_horizon(baseline, treatment) < math.inf
-        else math.inf
-    )
-    test = paired_p if paired else unpaired_p
+    cut = math.log(common_horizon(baseline, treatment))
 
     def p_value(log_r: float) -> float:
-        end = min(cut, cut + log_r)
-        return test(np.minimum(a, end), np.minimum(b + log_r, end))
+        return exact_p_value(baseline, treatment, math.exp(log_r), paired=paired)
 
     low, high = _accepted(p_value, _search_range(a, b, cut), 1 - level)
     complete = (sign_matrix(len(a)) if paired else split_matrix(len(a), len(b)))[1]
