@@ -221,17 +221,20 @@ class Algorithm:
 
     Class attributes: `name` (registry), `source` (paper or code), `requires` (any of `groups`,
     `token_rewards`, `steps`, `rubric`, `reward_range`, `critic`, `reference`), `extra_cost` (words for
-    `harness ls algorithms`), `Options` (a frozen dataclass whose defaults are the paper's setting).
+    `harness ls algorithms`), `Options` (a frozen dataclass whose defaults are the paper's setting). An
+    instance whose options hold a `kl_coefficient` above 0 also requires `reference`.
     """
 
     name: ClassVar[str]
     source: ClassVar[str] = ""
-    requires: ClassVar[frozenset[str]] = frozenset()
+    requires: frozenset[str] = frozenset()
     extra_cost: ClassVar[str] = "none"
     Options: ClassVar[type] = NoOptions
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
+        if getattr(self.options, "kl_coefficient", 0) > 0:
+            self.requires = self.requires | {"reference"}
 
     def check(self, setting: Setting) -> None:
         """Refuses what cannot work, before the first token is sampled; ConfigError names the fix."""

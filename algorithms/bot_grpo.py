@@ -38,7 +38,6 @@ class BotGrpoOptions(GrpoOptions):
     credit: Literal["immediate", "return_to_go", "return_to_go_mean"] = "immediate"
     norm_order: Literal["credit_then_norm", "norm_then_credit"] = "credit_then_norm"
     token_weight: Literal["inv_len", "uniform"] = "inv_len"
-    bot_std_ddof: Literal["population", "sequence_bessel", "reliability"] = "population"
     normalize_scope: Literal["joint", "separate"] = "joint"
     local_bound: Literal["clip", "tanh", "none"] = "clip"
     local_center: Literal["none", "per_rollout"] = "none"
@@ -56,8 +55,8 @@ class BotGrpoOptions(GrpoOptions):
         require_at_least(self, 0.0, "local_weight", "std_floor")
         if self.local_bound == "none" and self.dominance != "none":
             raise ConfigError(
-                "algorithm.local_bound='none': an unbounded local reward cannot be dominated; "
-                "set algorithm.local_bound='clip' or algorithm.dominance='none'"
+                "algorithm.options.local_bound='none': an unbounded local reward cannot be dominated; "
+                "set algorithm.options.local_bound='clip' or algorithm.options.dominance='none'"
             )
 
 
@@ -100,17 +99,17 @@ class BotGrpo(Grpo):
         o = self.options
         if o.step_to_token != "broadcast" and "steps" not in setting.provides:
             raise ConfigError(
-                f"algorithm.step_to_token={o.step_to_token!r}: task {setting.task!r} has no steps; "
-                "set algorithm.step_to_token='broadcast'"
+                f"algorithm.options.step_to_token={o.step_to_token!r}: task {setting.task!r} has no steps; "
+                "set algorithm.options.step_to_token='broadcast'"
             )
         if o.dominance == "none" or o.local_form == "off" or o.local_weight == 0:
             return
         placed = o.global_placement == "every_token" and o.credit != "return_to_go"
         if not placed or o.normalize_scope == "separate":
             raise ConfigError(
-                f"algorithm.dominance={o.dominance!r}: bounds nothing with "
+                f"algorithm.options.dominance={o.dominance!r}: bounds nothing with "
                 f"global_placement={o.global_placement!r}, credit={o.credit!r}, "
-                f"normalize_scope={o.normalize_scope!r}; set algorithm.dominance='none'"
+                f"normalize_scope={o.normalize_scope!r}; set algorithm.options.dominance='none'"
             )
         self._check_local_weight(setting)
 
@@ -129,8 +128,8 @@ class BotGrpo(Grpo):
         if not safe:
             bound = o.local_weight * limit / reach
             raise ConfigError(
-                f"algorithm.local_weight={o.local_weight:g}: {o.dominance} dominance over outcomes in "
-                f"[{low:g}, {high:g}] needs less than {bound:g}; lower it or set algorithm.dominance='none'"
+                f"algorithm.options.local_weight={o.local_weight:g}: {o.dominance} dominance over outcomes in "
+                f"[{low:g}, {high:g}] needs less than {bound:g}; lower it or set algorithm.options.dominance='none'"
             )
 
     # --- rewards ---------------------------------------------------------------------------------------
@@ -182,9 +181,9 @@ class BotGrpo(Grpo):
         if o.token_weight == "inv_len":
             weights = weights / used.sum(-1, keepdim=True).clamp(min=1)
         mean, variance = F.group_moments(rewards, weights, batch.group_ids)
-        if o.bot_std_ddof == "sequence_bessel":
+        if o.std_ddof == "sequence_bessel":
             variance = F.bessel(variance, used.any(-1), batch.group_ids)
-        elif o.bot_std_ddof == "reliability":
+        elif o.std_ddof == "reliability":
             total = F.group_sum(weights.sum(-1), batch.group_ids).clamp(min=1e-300)
             square = F.group_sum(weights.square().sum(-1), batch.group_ids) / total.square()
             variance = variance / (1 - square).clamp(min=1e-12)

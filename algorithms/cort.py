@@ -37,14 +37,14 @@ class CortOptions(GrpoOptions):
         require_between(self, 0.0, 1.0, "mix", "k")
         if self.weighting == "one_plus_tanh" and not 0 < self.c < 1:
             raise ConfigError(
-                f"algorithm.c={self.c!r}: one_plus_tanh needs 0 < c < 1, or weights turn negative"
+                f"algorithm.options.c={self.c!r}: one_plus_tanh needs 0 < c < 1, or weights turn negative"
             )
         if self.c <= 0:
-            raise ConfigError(f"algorithm.c={self.c!r}: the clip of differences must be above 0")
+            raise ConfigError(f"algorithm.options.c={self.c!r}: the clip of differences must be above 0")
         if self.total == "sum_one" and self.aggregation != "seq_mean_token_sum":
             raise ConfigError(
-                f"algorithm.aggregation={self.aggregation!r}: weights that sum to one already divide by the "
-                "length; set algorithm.aggregation='seq_mean_token_sum' or algorithm.total='mean_one'"
+                f"algorithm.options.aggregation={self.aggregation!r}: weights that sum to one already divide by the "
+                "length; set algorithm.options.aggregation='seq_mean_token_sum' or algorithm.options.total='mean_one'"
             )
 
 

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 EpsMode = Literal["add_to_std", "add_to_var", "floor"]
-StdDdof = Literal["population", "sequence_bessel"]
+StdDdof = Literal["population", "sequence_bessel", "reliability"]  # of equal weights, the last two agree
 KlEstimator = Literal["k1", "k2", "k3", "k3+"]
 Divergence = Literal["tv", "kl"]
 
@@ -142,13 +142,14 @@ def group_relative(
     """GRPO's outcome advantage, A_i = (R_i - mean_g R) / (std_g R + eps) (arXiv 2402.03300).
 
     Invalid rows enter no statistic and get 0; a group of equal rewards (or of one row) gets exactly 0.
-    `scale=False` leaves the division out (Dr. GRPO); `sequence_bessel` divides the variance by n - 1.
+    `scale=False` leaves the division out (Dr. GRPO); `sequence_bessel` (and `reliability`, the same for equal
+    weights) divides the variance by n - 1.
     """
     weights = valid.double()[:, None]
     mean, variance = group_moments(rewards[:, None], weights, group_ids)
     advantages = rewards.double() - mean
     if scale:
-        if ddof == "sequence_bessel":
+        if ddof != "population":
             variance = bessel(variance, valid, group_ids)
         advantages = advantages / denominator(variance, eps, eps_mode)
     silent = ~valid | group_constant(rewards[:, None], valid[:, None], group_ids)

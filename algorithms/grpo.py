@@ -86,9 +86,9 @@ class Grpo(Algorithm):
         alone = valid & (F.group_sum(valid.double(), batch.group_ids) == 1)
         if o.singleton == "error" and bool(alone.any()):
             raise ConfigError(
-                f"algorithm.singleton='error': group {int(batch.group_ids[alone][0])} has one scorable "
+                f"algorithm.options.singleton='error': group {int(batch.group_ids[alone][0])} has one scorable "
                 "completion; "
-                "set algorithm.singleton to 'zero' or 'raw', or raise train.group_size"
+                "set algorithm.options.singleton to 'zero' or 'raw', or raise train.group_size"
             )
         return torch.where(alone, rewards, advantages) if o.singleton == "raw" else advantages
 

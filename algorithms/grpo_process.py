@@ -51,7 +51,7 @@ class GrpoProcess(Grpo):
         mean, variance = F.group_moments(rewards, used.double(), batch.group_ids)
         spread = torch.ones_like(variance)
         if o.scale == "std":
-            if o.std_ddof == "sequence_bessel":
+            if o.std_ddof != "population":
                 variance = F.bessel(variance, used.sum(-1), batch.group_ids)
             spread = F.denominator(variance, o.std_eps, o.std_eps_mode)
         normalised = F.masked((rewards - mean[:, None]) / spread[:, None], used)

@@ -51,8 +51,8 @@ class Gspo(Grpo):
             return
         if self.options.form == "sequence":
             raise ConfigError(
-                "algorithm.form='sequence': one ratio a completion cannot carry token advantages "
-                "(advantage='bot'); set algorithm.form='token'"
+                "algorithm.options.form='sequence': one ratio a completion cannot carry token advantages "
+                "(advantage='bot'); set algorithm.options.form='token'"
             )
         BotGrpo(self.options).check(setting)
 

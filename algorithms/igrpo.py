@@ -22,7 +22,9 @@ class IgrpoOptions(GrpoOptions):
         super().__post_init__()
         require_at_least(self, 0, "drafts")
         if "{prompt}" not in self.template or "{draft}" not in self.template:
-            raise ConfigError(f"algorithm.template={self.template!r}: it must hold {{prompt}} and {{draft}}")
+            raise ConfigError(
+                f"algorithm.options.template={self.template!r}: it must hold {{prompt}} and {{draft}}"
+            )
 
 
 @register

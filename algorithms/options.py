@@ -37,7 +37,7 @@ class OptionSet:
                 near = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 known = ", ".join(repr(a) for a in allowed)
-                raise ConfigError(f"algorithm.{item.name}={value!r}: {hint}choose one of {known}")
+                raise ConfigError(f"algorithm.options.{item.name}={value!r}: {hint}choose one of {known}")
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -56,7 +56,9 @@ def require_at_least(options: OptionSet, minimum: float, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
         if value is not None and not (minimum <= value < float("inf")):
-            raise ConfigError(f"algorithm.{name}={value!r}: set a finite number of at least {minimum:g}")
+            raise ConfigError(
+                f"algorithm.options.{name}={value!r}: set a finite number of at least {minimum:g}"
+            )
 
 
 def require_between(options: OptionSet, low: float, high: float, *names: str) -> None:
@@ -64,4 +66,4 @@ def require_between(options: OptionSet, low: float, high: float, *names: str) ->
     for name in names:
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
-            raise ConfigError(f"algorithm.{name}={value!r}: set a number from {low:g} to {high:g}")
+            raise ConfigError(f"algorithm.options.{name}={value!r}: set a number from {low:g} to {high:g}")

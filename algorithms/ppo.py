@@ -86,14 +86,14 @@ class Ppo(Algorithm):
         finite = low > -float("inf") and high < float("inf") and low < high
         if self.options.value_bound != "none" and not finite:
             raise ConfigError(
-                f"algorithm.value_bound={self.options.value_bound!r}: task {setting.task!r} has the reward "
-                f"range [{low:g}, {high:g}], which bounds nothing; set algorithm.value_bound='none' or "
+                f"algorithm.options.value_bound={self.options.value_bound!r}: task {setting.task!r} has the reward "
+                f"range [{low:g}, {high:g}], which bounds nothing; set algorithm.options.value_bound='none' or "
                 "declare a range"
             )
         if self.options.critic_prompt == "privileged" and "privileged_prompt" not in setting.provides:
             raise ConfigError(
-                f"algorithm.critic_prompt='privileged': task {setting.task!r} offers no privileged prompt; "
-                "set algorithm.critic_prompt='plain'"
+                f"algorithm.options.critic_prompt='privileged': task {setting.task!r} offers no privileged prompt; "
+                "set algorithm.options.critic_prompt='plain'"
             )
 
     # --- the critic ------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class ReinforcePlusPlus(Algorithm):
         if self.options.baseline == "group_mean" and setting.group_size < 2:
             raise ConfigError(
                 f"train.group_size={setting.group_size}: baseline='group_mean' of one completion is itself; "
-                "set train.group_size to 2 or more, or algorithm.baseline='none'"
+                "set train.group_size to 2 or more, or algorithm.options.baseline='none'"
             )
 
     def prepare(self, batch: Batch, models: Models) -> Batch:

@@ -28,7 +28,7 @@ class SageOptions(GrpoOptions):
         require_between(self, 0.0, 1.0, "low_accuracy", "high_accuracy")
         if self.low_accuracy > self.high_accuracy:
             raise ConfigError(
-                f"algorithm.low_accuracy={self.low_accuracy:g}: set it to at most "
+                f"algorithm.options.low_accuracy={self.low_accuracy:g}: set it to at most "
                 f"high_accuracy={self.high_accuracy:g}"
             )
 
