@@ -116,6 +116,6 @@ class LambdaGrpo(Grpo):
         weights = self.row_weights(batch).detach()
         return {
             **super().metrics(batch),
-            "lambda": float(self.preference),
+            "lambda": float(self.preference.detach()),
             "largest_row_weight": float(weights.max()),
         }
