@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.claims.rules import SUPPORTED, Limits, agree, decide
-from harness.registry import lookup
+from harness.names import lookup
 from harness.report.tables import Table, table
 from harness.stats.inversion import common_horizon, exact_inversion, exact_p_value
 from harness.stats.simulate import simulate_times
@@ -147,13 +147,23 @@ def verdict_rates(
 def sweep_verdict(
     a: Times, b: Times, *, published: float = RATIO, smallest: float = 1.1, width: float = 1.6
 ) -> str:
-    """The verdict on one simulated sweep, before any scale is considered."""
-    main, exact = aft_t(a, b), exact_inversion(a, b)
-    votes = [
-        decide(Limits.of(found), published=published, smallest=smallest, width=width)
-        for found in (main, exact)
-    ]
-    return agree(*votes) if main.has_interval else votes[1]
+    """The verdict on one simulated sweep, before any scale is considered; as claims.verdict gives it.
+
+    The exact limits are searched for only where they can change the outcome; a direction needs p-values.
+    """
+    main = aft_t(a, b)
+    rule = {"published": published, "smallest": smallest, "width": width}
+    vote = decide(Limits.of(main), **rule)
+    if vote == "inconclusive" and main.has_interval:
+        return vote
+    if vote == "supported_size" or not main.has_interval:
+        exact = decide(Limits.of(exact_inversion(a, b)), **rule)
+        return agree(vote, exact) if main.has_interval else exact
+    null = 1.0 if vote in SUPPORTED or vote == "reversed" else smallest
+    rejected = exact_p_value(a, b, null) < 0.05
+    if vote == "reversed" and not rejected and exact_p_value(a, b, smallest) < 0.05:
+        return "refuted"
+    return vote if rejected else "inconclusive"
 
 
 def calibrate(estimator: str = "aft_t", quick: bool = True) -> Table:

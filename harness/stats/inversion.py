@@ -14,7 +14,7 @@ from harness.stats.speedup import SpeedupResult, Times, _empty, _too_few
 
 MAX_EXACT = 200_000
 MONTE_CARLO = 20_000
-GRID = 61
+GRID = 41
 
 
 @lru_cache(maxsize=8)
@@ -54,24 +54,25 @@ def sign_matrix(n: int) -> tuple[np.ndarray, bool]:
     return matrix, False
 
 
-def _two_sided(statistics: np.ndarray) -> float:
-    """Share of relabelings at least as extreme as the observed one (the first row)."""
-    observed = abs(statistics[0])
-    return float(np.mean(np.abs(statistics) >= observed - 1e-9 * (1.0 + observed)))
+def _two_sided(statistics: np.ndarray) -> np.ndarray:
+    """Share of relabelings at least as extreme as the observed one (the first row), for each column."""
+    observed = np.abs(statistics[0])
+    return np.mean(np.abs(statistics) >= observed - 1e-9 * (1.0 + observed), axis=0)
 
 
-def unpaired_p(a: np.ndarray, b: np.ndarray) -> float:
-    """Two-sided permutation p for equal distributions, by the difference of means over all splits."""
+def unpaired_p(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Two-sided permutation p for equal distributions, by the difference of means over all splits.
+
+    `a` is [n] or [n, K], `b` [m] or [m, K]: K tests at once.
+    """
     n, m = len(a), len(b)
     matrix, _ = split_matrix(n, m)
     both = np.concatenate([a, b])
-    both = both - both.mean()
-    first = matrix @ both
-    return _two_sided(first / n + first / m)
+    return _two_sided((matrix @ (both - both.mean(0))) * (1 / n + 1 / m))
 
 
-def paired_p(a: np.ndarray, b: np.ndarray) -> float:
-    """Two-sided permutation p over all swaps within pairs, by the mean difference."""
+def paired_p(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Two-sided permutation p over all swaps within pairs, by the mean difference; shapes as above."""
     matrix, _ = sign_matrix(len(a))
     return _two_sided(matrix @ (a - b))
 
@@ -85,13 +86,18 @@ def common_horizon(baseline: Times, treatment: Times) -> float:
     return min((time for time, event in pairs if not event), default=math.inf)
 
 
+def _p_values(baseline: Times, treatment: Times, log_ratios: np.ndarray, paired: bool) -> np.ndarray:
+    """Permutation p of each log ratio, both arms cut alike: [K] for [K]."""
+    cut = math.log(common_horizon(baseline, treatment))
+    end = np.minimum(cut, cut + log_ratios)
+    a = np.minimum(np.log(baseline.times)[:, None], end)
+    b = np.minimum(np.log(treatment.times)[:, None] + log_ratios, end)
+    return paired_p(a, b) if paired else unpaired_p(a, b)
+
+
 def exact_p_value(baseline: Times, treatment: Times, ratio: float, *, paired: bool = False) -> float:
     """Two-sided permutation p of the hypothesis that the speed-up is `ratio`; see exact_inversion."""
-    cut = math.log(common_horizon(baseline, treatment))
-    end = min(cut, cut + math.log(ratio))
-    a = np.minimum(np.log(baseline.times), end)
-    b = np.minimum(np.log(treatment.times) + math.log(ratio), end)
-    return paired_p(a, b) if paired else unpaired_p(a, b)
+    return float(_p_values(baseline, treatment, np.array([math.log(ratio)]), paired)[0])
 
 
 def exact_inversion(
@@ -115,10 +121,10 @@ def exact_inversion(
     a, b = np.log(baseline.times), np.log(treatment.times)
     cut = math.log(common_horizon(baseline, treatment))
 
-    def p_value(log_r: float) -> float:
-        return exact_p_value(baseline, treatment, math.exp(log_r), paired=paired)
+    def p_values(log_ratios: np.ndarray) -> np.ndarray:
+        return _p_values(baseline, treatment, log_ratios, paired)
 
-    low, high = _accepted(p_value, _search_range(a, b, cut), 1 - level)
+    low, high = _accepted(p_values, _search_range(a, b, cut), 1 - level)
     complete = (sign_matrix(len(a)) if paired else split_matrix(len(a), len(b)))[1]
     open_end = {(True, True): "both", (True, False): "low", (False, True): "high"}.get(
         (low == -math.inf, high == math.inf)
@@ -128,7 +134,7 @@ def exact_inversion(
         low=math.exp(low),
         high=math.exp(high),
         open_end=open_end,
-        p_value=p_value(0.0),
+        p_value=exact_p_value(baseline, treatment, 1.0, paired=paired),
         reason="" if complete else f"{MONTE_CARLO} random relabelings stand in for all",
     )
 
@@ -141,27 +147,33 @@ def _search_range(a: np.ndarray, b: np.ndarray, cut: float) -> tuple[float, floa
 
 
 def _accepted(
-    p_value: Callable[[float], float], bounds: tuple[float, float], alpha: float
+    p_values: Callable[[np.ndarray], np.ndarray], bounds: tuple[float, float], alpha: float
 ) -> tuple[float, float]:
     """Lowest and highest log ratio with p >= alpha; infinite where the end of the range is accepted."""
     grid = np.linspace(*bounds, GRID)
-    kept = np.flatnonzero([p_value(x) >= alpha for x in grid])
-    if not len(kept):
+    p = p_values(grid)
+    if not np.any(p >= alpha):
         # the accepted set is narrower than the grid: look around the best point
-        best = float(grid[int(np.argmax([p_value(x) for x in grid]))])
-        width = (bounds[1] - bounds[0]) / (GRID - 1)
+        best, width = float(grid[int(np.argmax(p))]), (bounds[1] - bounds[0]) / (GRID - 1)
         grid = np.linspace(best - width, best + width, GRID)
-        kept = np.flatnonzero([p_value(x) >= alpha for x in grid])
-        if not len(kept):
+        p = p_values(grid)
+        if not np.any(p >= alpha):
             return best, best
-
-    def edge(inside: float, outside: float) -> float:
-        for _ in range(18):
-            middle = 0.5 * (inside + outside)
-            inside, outside = (middle, outside) if p_value(middle) >= alpha else (inside, middle)
-        return inside
-
+    kept = np.flatnonzero(p >= alpha)
     first, last = int(kept[0]), int(kept[-1])
-    low = -math.inf if first == 0 else edge(grid[first], grid[first - 1])
-    high = math.inf if last == len(grid) - 1 else edge(grid[last], grid[last + 1])
+    low, high = -math.inf, math.inf
+    if first > 0:
+        low = _edge(p_values, grid[first], grid[first - 1], alpha)
+    if last < len(grid) - 1:
+        high = _edge(p_values, grid[last], grid[last + 1], alpha)
     return low, high
+
+
+def _edge(p_values: Callable[[np.ndarray], np.ndarray], inside: float, outside: float, alpha: float) -> float:
+    """The last accepted log ratio on the way from an accepted to a rejected one."""
+    for _ in range(4):
+        points = np.linspace(inside, outside, 9)
+        accepted = np.flatnonzero(p_values(points[1:-1]) >= alpha)
+        reach = int(accepted[-1]) + 1 if len(accepted) else 0
+        inside, outside = float(points[reach]), float(points[reach + 1])
+    return inside
