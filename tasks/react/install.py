@@ -173,3 +173,26 @@ def ensure_node_modules(progress: Callable[[str], None] = to_stderr, node: str |
         ) from error
     progress("React checker installed")
     return modules
+
+
+def _guest_path() -> Path:
+    sources = b"".join((NODE_FOLDER / name).read_bytes() for name in ("guest.cjs", "bundle.mjs"))
+    return packages_folder() / f"guest-{hashlib.sha256(sources).hexdigest()[:16]}.js"
+
+
+def ensure_guest(progress: Callable[[str], None] = to_stderr, node: str | Path | None = None) -> Path:
+    """Path of React bundled for the sandbox, built on first use; raises NodeError like `ensure_node_modules`."""
+    modules = ensure_node_modules(progress, node)
+    target = _guest_path()
+    if target.is_file():
+        return target
+    part = target.with_suffix(f".{os.getpid()}")
+    command = [find_node(node), NODE_FOLDER / "bundle.mjs", modules.parent, part]
+    try:
+        subprocess.run(command, capture_output=True, timeout=INSTALL_SECONDS, check=True, env=minimal_env())
+        part.replace(target)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NodeError(
+            f"React cannot be bundled ({error}): delete {modules.parent}, then harness setup"
+        ) from error
+    return target

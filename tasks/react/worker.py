@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tasks.react.install import NODE_FOLDER, NodeError, ensure_node_modules, find_node, minimal_env
 
 START_SECONDS = 60.0
 READ_BYTES = 1 << 16
+MAX_ERROR_BYTES = 20_000
 
 
 class WorkerDied(Exception):
@@ -43,7 +44,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
         return
     kill_group(process.pid)
     process.wait()
-    for pipe in (process.stdin, process.stdout):
+    for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
 
@@ -52,14 +53,12 @@ class LineProcess:
     """One child process that speaks JSON lines; killed with its descendants on a missed deadline."""
 
     def __init__(self, command: Sequence[str | Path]) -> None:
-        # stderr goes to a file without a name: a pipe that nobody reads would block the child
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self.process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._errors,
+                stderr=subprocess.PIPE,
                 env=minimal_env(),
                 start_new_session=True,
                 bufsize=0,
@@ -68,15 +67,15 @@ class LineProcess:
             raise NodeError(f"node cannot be started ({error}): harness setup") from error
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        os.set_blocking(self.process.stdin.fileno(), False)
-        os.set_blocking(self.process.stdout.fileno(), False)
+        assert self.process.stderr is not None
+        self._stdin, self._stdout, self._stderr = (
+            pipe.fileno() for pipe in (self.process.stdin, self.process.stdout, self.process.stderr)
+        )
+        for descriptor in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(descriptor, False)
         self._pending = b""
+        self._errors = b""
         self.end = weakref.finalize(self, _end, self.process, os.getpid())
-
-    def error_text(self) -> str:
-        """The last thing the process wrote on stderr, on one line."""
-        self._errors.seek(0)
-        return " ".join(self._errors.read(20_000).decode("utf-8", "replace").split())[:400]
 
     def exchange(
         self, message: Mapping[str, Any] | None, seconds: float, limit: int = 1 << 28
@@ -84,41 +83,56 @@ class LineProcess:
         """Sends a message (None: only listens) and returns the next line; WorkerDied or WorkerHung."""
         data = memoryview(b"" if message is None else json.dumps(message).encode("ascii") + b"\n")
         deadline = time.monotonic() + seconds
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
+            selector.register(self._stdout, selectors.EVENT_READ)
+            selector.register(self._stderr, selectors.EVENT_READ)
             if data:
-                selector.register(self.process.stdin, selectors.EVENT_WRITE)
+                selector.register(self._stdin, selectors.EVENT_WRITE)
             while b"\n" not in self._pending:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise WorkerHung(f"no answer within {seconds:g} s")
                 for key, _ in selector.select(left):
-                    if key.fileobj is self.process.stdout:
+                    if key.fd == self._stdout:
                         self._read(limit)
+                    elif key.fd == self._stderr:
+                        if not self._read_errors():
+                            selector.unregister(self._stderr)
                     else:
                         data = self._write(data)
                         if not data:
-                            selector.unregister(self.process.stdin)
+                            selector.unregister(self._stdin)
         line, _, self._pending = self._pending.partition(b"\n")
         return self._parse(line)
 
+    def _read_errors(self) -> bool:
+        """Keeps the last of what the process says on stderr; False at its end."""
+        try:
+            chunk = os.read(self._stderr, READ_BYTES)
+        except BlockingIOError:
+            return True
+        self._errors = (self._errors + chunk)[-MAX_ERROR_BYTES:]
+        return bool(chunk)
+
+    def _died(self) -> WorkerDied:
+        """The reason why the process ended, on one line."""
+        self._read_errors()
+        text = " ".join(self._errors.decode("utf-8", "replace").split())
+        return WorkerDied(text[:400] or "the process ended")
+
     def _read(self, limit: int) -> None:
-        assert self.process.stdout is not None
-        chunk = os.read(self.process.stdout.fileno(), READ_BYTES)
+        chunk = os.read(self._stdout, READ_BYTES)
         if not chunk:
-            raise WorkerDied(self.error_text() or "the process ended")
+            raise self._died()
         self._pending += chunk
         if len(self._pending) > limit:
             raise WorkerDied("the process wrote too much")
 
     def _write(self, data: memoryview) -> memoryview:
-        assert self.process.stdin is not None
         try:
-            return data[os.write(self.process.stdin.fileno(), data) :]
+            return data[os.write(self._stdin, data) :]
         except BrokenPipeError as error:
-            raise WorkerDied(self.error_text() or "the process ended") from error
+            raise self._died() from error
 
     @staticmethod
     def _parse(line: bytes) -> dict[str, Any]:
@@ -141,7 +155,7 @@ class NodeWorker:
 
     def __init__(
         self, node: str | Path | None = None, *, batch_seconds: float = 30.0, item_seconds: float = 8.0
-    ):
+    ) -> None:
         self.node = node
         self.batch_seconds = batch_seconds
         self.item_seconds = item_seconds
@@ -149,7 +163,6 @@ class NodeWorker:
         self._process: LineProcess | None = None
         self._owner = 0
         self._lock = threading.Lock()
-        self._sent = 0
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -163,13 +176,21 @@ class NodeWorker:
         modules = ensure_node_modules(node=self.node)
         return [find_node(self.node), NODE_FOLDER / "checker.mjs", modules.parent]
 
+    def _started(self, process: LineProcess) -> None:
+        """Called once for each process, before the first item is sent to it."""
+
+    def _worn_out(self, answer: Mapping[str, Any]) -> bool:
+        """Whether the process should be replaced after this answer."""
+        return False
+
     def _start(self) -> LineProcess:
         process = LineProcess(self._command())
         try:
             process.exchange(None, START_SECONDS)
         except (WorkerDied, WorkerHung) as error:
             process.end()
-            raise NodeError(f"the React checker does not start ({error}): harness setup") from error
+            raise NodeError(f"a process of the React task does not start ({error}): harness setup") from error
+        self._started(process)
         return process
 
     def _running(self) -> LineProcess:
@@ -187,18 +208,19 @@ class NodeWorker:
 
     def _send(self, items: Sequence[Any], options: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
         process = self._running()
-        self._sent += 1
-        message = {"id": self._sent, "items": list(items), "options": dict(options)}
+        nonce = secrets.token_hex(8)
         try:
-            answer = process.exchange(message, seconds)
+            answer = process.exchange({"id": nonce, "items": list(items), "options": dict(options)}, seconds)
             results = answer.get("results")
-            if answer.get("id") != self._sent or not isinstance(results, list) or len(results) != len(items):
+            if answer.get("id") != nonce or not isinstance(results, list) or len(results) != len(items):
                 raise WorkerDied("the process answered another question")
-            return results
         except (WorkerDied, WorkerHung):
             self._stop()
             self.restarts += 1
             raise
+        if self._worn_out(answer):
+            self._stop()
+        return results
 
     def _one(self, item: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
