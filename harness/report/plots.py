@@ -12,7 +12,7 @@ import numpy as np
 
 # Okabe and Ito's palette, ordered so that neighbours differ in lightness; line styles and markers repeat
 # the distinction for print in grey
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F7F7F")
+COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#7F7F7F", "#E69F00")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 FORMATS = ("svg", "png", "pdf")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.claims import load_claim
+from harness.claims.simulate import simulated_sweep
+from harness.claims.verdict import judge
+from harness.report.claim import amount, arm_table, claim_table, claim_tables, speedup_table
+from harness.report.tables import FORMATS, render
+
+CLAIM = load_claim("compile-speedup")
+
+
+def verdict(grpo, bot, scale="tiny"):
+    crossings = {"grpo": grpo, "bot_grpo": bot}
+    return judge(CLAIM, scale, simulated_sweep(CLAIM, scale, crossings, np.random.default_rng(4)))
+
+
+@pytest.fixture(scope="module")
+def good():
+    return verdict([55, 58, 62, 57, 60], [30, 28, 33, 31, 29])
+
+
+@pytest.fixture(scope="module")
+def never():
+    return verdict([900] * 5, [30, 28, 33, 31, 29])
+
+
+def test_claim_table_shows_every_axis_and_side_metric(good):
+    found = claim_table(good)
+    quantities = [row[0] for row in found.rows]
+    assert quantities == [
+        "reached", "censored", "optimizer steps", "completions", "generated tokens",
+        "forward + backward tokens", "training seconds", "final compile", "parses", "on task", "mean tokens",
+        "truncated", "unique",
+    ]  # fmt: skip
+    assert "mechanism check passed" in found.caption
+    steps = found.rows[2]
+    assert steps[3] == pytest.approx(good.speedup["optimizer_steps"].estimate)
+    assert " to " in steps[4]
+    assert " to " in steps[5]
+
+
+def test_an_arm_that_never_reached_is_shown_as_such(never):
+    found = claim_table(never)
+    assert found.rows[0][1:3] == ("0/5", "5/5")
+    assert found.rows[2][1].startswith(">")
+    assert found.rows[2][3] is None
+    assert "no event" in found.rows[2][4]
+    assert found.rows[2][5].startswith("at least")
+
+
+def test_every_table_renders_in_every_format(good, never):
+    for found in (good, never):
+        for one in (*claim_tables(found), claim_table(found)):
+            for form in FORMATS:
+                assert one.rows
+                assert render(one, form)
+
+
+def test_three_rules_are_published_with_the_ratio(good):
+    note = speedup_table(good).notes[0]
+    for rule in ("isotonic", "sustained", "raw", "another estimand"):
+        assert rule in note
+
+
+def test_failed_runs_are_named_in_the_notes(good):
+    assert arm_table(good).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [(80.0, "80.0"), (8811, "8,811"), (441_000, "441k"), (2.5e6, "2.50M"), (3e9, "3.00G"), (None, "unknown")],
+)
+def test_amounts(value, want):
+    assert amount(value) == want
