@@ -30,7 +30,7 @@ def _literal(node: ast.expr) -> Any:
 def _class_values(node: ast.ClassDef) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in node.body:
-        target = item.target if isinstance(item, ast.AnnAssign) else None
+        target: ast.expr | None = item.target if isinstance(item, ast.AnnAssign) else None
         if isinstance(item, ast.Assign) and len(item.targets) == 1:
             target = item.targets[0]
         value = getattr(item, "value", None)

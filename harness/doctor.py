@@ -55,13 +55,13 @@ def _memory_gib() -> float:
 
 def _node() -> tuple[str, str]:
     """Node's version and the state of the npm packages, in words; the second is empty when all is well."""
-    from tasks.react.install import NodeError, modules_ready, node_version
+    from tasks.react.install import NodeError, node_version, packages_folder
 
     try:
         version = node_version()
     except NodeError as error:
         return "absent", str(error)
-    return version, "" if modules_ready() else "npm packages (run: harness setup)"
+    return version, "" if (packages_folder() / "node_modules").is_dir() else "npm packages (run: harness setup)"
 
 
 def _gpu() -> str:

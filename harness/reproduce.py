@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.claims.schema import Arm, Claim, Scale, parse_claim
 from harness.errors import EnvironmentProblem, UserError
-from harness.registry import did_you_mean, lookup
+from harness.names import did_you_mean, lookup
 from harness.spec import RunSpec, TrainSpec, parse_run, parse_value
 from harness.store.writer import read_json, write_json
 from harness.sweep.jobs import Job, job_for

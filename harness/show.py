@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import catalogue
 from harness.errors import UserError
-from harness.registry import did_you_mean
+from harness.names import did_you_mean
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.errors import UserError
-from harness.registry import did_you_mean
+from harness.names import did_you_mean
 
 
 class Strict(BaseModel):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.errors import UserError
-from harness.registry import did_you_mean
+from harness.names import did_you_mean
 
 SCALES = ("smoke", "tiny", "small", "paper")
 FOLDER = Path(__file__).parent

@@ -29,7 +29,8 @@ class LsOptions:
 def ls(options: LsOptions) -> None:
     """List algorithms, tasks, claims or models."""
     from harness import catalogue
-    from harness.registry import load_plugin, lookup
+    from harness.names import lookup
+    from harness.registry import load_plugin
 
     rows = lookup("kind", options.kind, catalogue.KINDS)()
     if options.plugin:
@@ -108,7 +109,8 @@ class ValidateOptions:
 
 def validate(options: ValidateOptions) -> int:
     """Run the conformance suite on an algorithm or on every algorithm of a file."""
-    from harness.registry import algorithms, load_plugin, lookup
+    from harness.names import lookup
+    from harness.registry import algorithms, load_plugin
     from harness.validate import validate as run_suite
 
     if options.target.endswith(".py"):

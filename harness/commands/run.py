@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -108,7 +108,7 @@ def _dry_run(plan: Plan, options: RunOptions) -> None:
 def reproduce(options: ReproduceOptions) -> int:
     """Train a claim's arms over several seeds and judge the claim."""
     from harness.claims.schema import SCALES, load_claim
-    from harness.registry import did_you_mean
+    from harness.names import did_you_mean
     from harness.reproduce import amend, fix_definition, parse_seeds, plan
 
     if options.scale not in SCALES:
@@ -157,9 +157,11 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
     else:
         from rich.console import Console
 
+        from harness.report.claim import claim_table
+        from harness.report.tables import to_rich
+
         console = Console()
-        for table in verdict_tables(verdict):
-            console.print(table)
+        console.print(to_rich(claim_table(verdict)))
         console.print(f"\n{verdict.sentence}\n", soft_wrap=True, highlight=False)
         for name, path in files.items():
             console.print(f"{name:<16}{path}", soft_wrap=True, highlight=False)
@@ -169,13 +171,6 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
             f"{len(failed)} of {len(runs)} runs failed ({lines}); --retry-failed runs them again"
         )
     return STRICT_CODES.get(verdict.verdict, 0) if options.strict else 0
-
-
-def verdict_tables(verdict: Any) -> list[Any]:
-    """The verdict's tables for a terminal."""
-    from harness.report.tables import verdict_tables as build
-
-    return [table.rich() for table in build(verdict)]
 
 
 def train(options: TrainOptions) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import UserError
-from harness.registry import lookup
+from harness.names import lookup
 
 
 @dataclass(frozen=True)

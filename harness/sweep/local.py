@@ -47,7 +47,7 @@ def run_local(
         while waiting or running:
             while waiting and len(running) < parallel:
                 job = waiting.pop(0)
-                process = context.Process(target=start_worker, args=(job,), name=job.name)
+                process: BaseProcess = context.Process(target=start_worker, args=(job,), name=job.name)
                 process.start()
                 running[job.run_id] = (process, job)
             on_poll([job for _, job in running.values()])

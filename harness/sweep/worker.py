@@ -41,12 +41,13 @@ def run_job(job: Job) -> str:
     spec = parse_run(job.spec)
     torch.set_num_threads(spec.train.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time, and nothing here reads such memory
     writer = RunWriter(Path(job.folder), manifest_of(job))
     parts = None
     try:
         parts = build(spec)
         status, reason = Trainer(parts, writer, stop.is_set).run()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever ends one run is recorded, and the others go on
         status, reason = "failed", explain(error)
         (writer.folder / "error.log").write_text(traceback.format_exc())
     finally:

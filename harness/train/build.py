@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from algorithms.base import Algorithm, ConfigError, Setting
 from harness import registry
 from harness.errors import UserError
+from harness.names import did_you_mean, lookup
 from harness.spec import RunSpec
 from harness.train.alignment import TextAligner
 from harness.train.costs import Costs
@@ -29,7 +30,7 @@ def typed_options(owner: str, options_class: type, values: Mapping[str, Any]) ->
     names = [f.name for f in dataclasses.fields(options_class)]
     for name in values:
         if name not in names:
-            raise UserError(registry.did_you_mean(f"option of {owner}", name, names))
+            raise UserError(did_you_mean(f"option of {owner}", name, names))
     try:
         return TypeAdapter(options_class).validate_python(dict(values))
     except ValidationError as error:
@@ -40,7 +41,7 @@ def typed_options(owner: str, options_class: type, values: Mapping[str, Any]) ->
 
 def build_algorithm(spec: RunSpec) -> Algorithm:
     """The run's algorithm with its typed options."""
-    chosen = registry.lookup("algorithm", spec.algorithm.name, registry.algorithms())
+    chosen: Any = lookup("algorithm", spec.algorithm.name, registry.algorithms())
     try:
         return chosen(typed_options(spec.algorithm.name, chosen.Options, spec.algorithm.options))
     except ConfigError as error:
@@ -49,7 +50,7 @@ def build_algorithm(spec: RunSpec) -> Algorithm:
 
 def build_task(spec: RunSpec) -> Task:
     """The run's task with its typed options."""
-    chosen = registry.lookup("task", spec.task.name, registry.tasks())
+    chosen: Any = lookup("task", spec.task.name, registry.tasks())
     options_class = getattr(chosen, "Options", None)
     if options_class is None:
         if spec.task.options:
@@ -63,7 +64,7 @@ def check(spec: RunSpec) -> tuple[Algorithm, Task]:
     for plugin in spec.plugins:
         registry.load_plugin(Path(plugin))
     algorithm, task = build_algorithm(spec), build_task(spec)
-    registry.lookup(f"recipe of task {spec.task.name}", spec.task.recipe or task.default_recipe, task.recipes)
+    lookup(f"recipe of task {spec.task.name}", spec.task.recipe or task.default_recipe, task.recipes)
     setting = Setting(
         group_size=spec.train.group_size,
         provides=task.provides,

@@ -43,7 +43,7 @@ def load(path: Path) -> dict[str, Any] | None:
 
 def load_last(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest sound checkpoint and the names of damaged ones that were passed over."""
-    damaged = []
+    damaged: list[str] = []
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         state = load(path)
         if state is not None:

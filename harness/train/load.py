@@ -31,7 +31,7 @@ def source_of(spec: ModelSpec) -> str:
         return spec.name
     if spec.name.count("/") == 1:
         return spec.name
-    from harness.registry import did_you_mean
+    from harness.names import did_you_mean
 
     raise UserError(did_you_mean("model", spec.name, PRESETS) + "; or a folder, or a Hub id such as org/name")
 

@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from harness.errors import UserError
 from harness.models import PRESETS, PretrainRecipe
-from harness.registry import lookup, tasks
+from harness.names import lookup
+from harness.registry import tasks
 from harness.train.sampler import NativeSampler
 from harness.train.streams import generator
 from tasks.base import Answer, Example
@@ -283,7 +284,7 @@ def _card(
 def pretrain(
     out: Path,
     *,
-    model_name: str = "react-tiny",
+    preset: str = "react-tiny",
     seed: int = 0,
     steps: int | None = None,
     held_out: int | None = None,
@@ -295,12 +296,12 @@ def pretrain(
     The same seed gives the same weights on the same CPU with the same number of threads. UserError when
     the model is not one that is built here.
     """
-    preset = lookup("model", model_name, PRESETS)
-    if preset.recipe is None:
+    chosen = lookup("model", preset, PRESETS)
+    if chosen.recipe is None:
         known = [name for name, p in PRESETS.items() if p.recipe is not None]
-        raise UserError(f"model {model_name!r} is not built here: use {' or '.join(known)}")
+        raise UserError(f"model {preset!r} is not built here: use {' or '.join(known)}")
     recipe = replace(
-        preset.recipe, steps=steps or preset.recipe.steps, held_out=held_out or preset.recipe.held_out
+        chosen.recipe, steps=steps or chosen.recipe.steps, held_out=held_out or chosen.recipe.held_out
     )
     corpus = Corpus(recipe, seed)
     before = torch.get_num_threads()
@@ -326,11 +327,11 @@ def pretrain(
         "trained_tokens": tokens,
         "seconds": seconds,
         "threads": threads,
-        "command": f"harness pretrain {model_name} --seed {seed} --steps {recipe.steps} --out FOLDER",
+        "command": f"harness pretrain {preset} --seed {seed} --out FOLDER",
     }
     model.generation_config.do_sample = True
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    (out / "README.md").write_text(_card(model_name, recipe, facts, measured), encoding="utf-8")
+    (out / "README.md").write_text(_card(preset, recipe, facts, measured), encoding="utf-8")
     return {**measured, "parameters": parameters, "seconds": seconds, "trained_tokens": tokens}

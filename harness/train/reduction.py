@@ -12,7 +12,7 @@ from torch import Tensor
 
 from algorithms import functional as F
 from algorithms.base import Batch, LossTerm
-from harness.registry import lookup
+from harness.names import lookup
 
 __all__ = ["AGGREGATIONS", "Reducer"]
 

@@ -118,7 +118,8 @@ class RolloutCollector:
 
     def collect(self, seed: int, step: int, cursor: int) -> Rollout:
         """The rollout of optimizer step `step`; refused groups are counted and paid for, never trained on."""
-        wanted, kept, refused = self.train.prompts_per_step, [], 0
+        wanted, refused = self.train.prompts_per_step, 0
+        kept: list[list[Completion]] = []
         for attempt in range(1 + self.train.max_refill_rounds):
             missing = wanted - len(kept)
             if not missing:

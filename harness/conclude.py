@@ -1,0 +1,53 @@
+"""Writes what a finished claim leaves behind: verdict, tables and the learning-curve picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.claims.measure import curve
+from harness.claims.verdict import Verdict
+from harness.report.claim import claim_table, claim_tables
+from harness.report.plots import Curve, learning_curves
+from harness.report.tables import render
+from harness.store.reader import RunRecord
+from harness.store.writer import write_atomic, write_json
+
+if TYPE_CHECKING:
+    from harness.reproduce import Plan
+
+
+def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dict[str, str]:
+    """Writes verdict.json, report.md, table.tex and the learning curves; their paths by what they are."""
+    out = plan.out
+    write_json(out / "verdict.json", verdict.to_json())
+    tables = [claim_table(verdict), *claim_tables(verdict)]
+    metric = str(verdict.endpoint["metric"])
+    curves = []
+    for run in runs:
+        steps, values = curve(run, metric)
+        curves.append(Curve(run.arm, steps, values, run.seed))
+    pictures = learning_curves(
+        curves,
+        out / "learning-curve",
+        metric=f"{metric} rate on held-out prompts",
+        threshold=verdict.endpoint.get("threshold"),
+        formats=("svg", "png"),
+    )
+    deviations = "".join(f"- {line}\n" for line in plan.claim.deviations)
+    text = "\n\n".join(
+        [
+            f"# {plan.claim.name} at {plan.scale} scale",
+            plan.claim.statement + ".",
+            verdict.sentence,
+            *(render(table, "md") for table in tables),
+            f"![Learning curves]({pictures[0].name})",
+            "Deviations from the paper:\n\n" + deviations,
+            f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
+        ]
+    )
+    write_atomic(out / "report.md", (text + "\n").encode())
+    write_atomic(out / "table.tex", render(tables[0], "latex").encode())
+    files = {"report": out / "report.md", "learning curve": pictures[-1], "LaTeX table": out / "table.tex"}
+    return {name: str(Path(path)) for name, path in files.items()}
