@@ -188,7 +188,7 @@ class Ppo(Algorithm):
         assert batch.values is not None, "prepare fills values"
         assert batch.returns is not None, "prepare fills returns"
         mask = batch.completion_mask
-        old, targets = F.masked(batch.values, mask), F.masked(batch.returns, mask)
+        old, targets = F.masked(batch.values.detach(), mask), F.masked(batch.returns.detach(), mask)
         value = clipped_value_loss(F.masked(self._critic.raw(batch), mask), old, targets, o.value_clip)
         warm = self.rollouts > o.critic_warmup
         return {
