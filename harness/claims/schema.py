@@ -77,7 +77,7 @@ class PassAtKDifference(Strict):
     """Difference of Pass@k, treatment minus baseline, for every k of a grid named before the run."""
 
     kind: Literal["pass_at_k_difference"] = "pass_at_k_difference"
-    metric: str = "pass_at_{k}"
+    metric: str = "correct"
     k: tuple[Positive, ...]
     population: Literal["these_problems", "such_problems"] = "these_problems"
 
@@ -93,14 +93,20 @@ class Equivalence(Strict):
 
 
 class WinRate(Strict):
-    """Share of pairs in which a judge prefers the treatment, both orders shown, ties counted half."""
+    """Share of pairs in which a judge prefers the treatment, both orders shown, ties counted half.
+
+    `metric` is recorded with the treatment's evaluations; `{baseline}` stands for the baseline's name.
+    """
 
     kind: Literal["win_rate"] = "win_rate"
-    metric: str = "win_rate"
+    metric: str = "win_rate_vs_{baseline}"
 
 
 class Factorial(Strict):
-    """Main effects and interaction of two factors of the arms, on log time to a threshold."""
+    """Main effects and interaction of two factors of the arms (levels 0 and 1), on log time to a threshold.
+
+    The first factor's main effect decides the verdict; arms without these factors are controls.
+    """
 
     kind: Literal["factorial"] = "factorial"
     metric: str
@@ -111,7 +117,7 @@ class Factorial(Strict):
 
 
 class Scaling(Strict):
-    """Exponent b in cost = a * tokens^b of a measured cost."""
+    """Exponent b in cost = a * size^b over the arms of each algorithm; both are cost axes."""
 
     kind: Literal["scaling"] = "scaling"
     metric: str
@@ -126,11 +132,19 @@ Endpoint = Annotated[
 ]
 
 
+class ArmSettings(Strict):
+    """What one arm has of its own at one scale."""
+
+    train: dict[str, Any] = {}
+    task_options: dict[str, Any] = {}
+    recipe: str | None = None
+    model: str | None = None
+
+
 class Scale(Strict):
     """Everything a run needs at one scale; `train` holds the trainer's settings by their own names."""
 
     model: str
-    models: tuple[str, ...] = ()
     task: str
     task_options: dict[str, Any] = {}
     recipe: str | None = None
@@ -141,8 +155,15 @@ class Scale(Strict):
     stop_rule: Literal["none", "sustained"] = "none"
     train: dict[str, Any] = {}
     arm_options: dict[str, dict[str, Any]] = {}
+    arm_settings: dict[str, ArmSettings] = {}
     arms: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+
+
+DECISIVE = {
+    "name", "version", "published", "baseline", "endpoint", "secondary", "smallest_effect", "size_width", "minimum_seeds",
+    "first_seed", "paired",
+}  # fmt: skip
 
 
 class Claim(Strict):
@@ -178,7 +199,7 @@ class Claim(Strict):
         for label, scale in self.scales.items():
             if label not in SCALES:
                 raise ValueError(did_you_mean("scale", label, SCALES))
-            used += [*scale.arm_options, *scale.arms]
+            used += [*scale.arm_options, *scale.arm_settings, *scale.arms]
         for name in used:
             if name not in names:
                 raise ValueError(did_you_mean("arm", name, names))
@@ -199,9 +220,18 @@ class Claim(Strict):
         """The arms run at a scale, with the scale's own options merged in."""
         setting = self.scale(scale)
         chosen = [arm for arm in self.arms if not setting.arms or arm.name in setting.arms]
-        return tuple(
-            arm.model_copy(update={"options": {**arm.options, **setting.arm_options.get(arm.name, {})}})
-            for arm in chosen
+        return tuple(self._at(arm, setting) for arm in chosen)
+
+    def _at(self, arm: Arm, setting: Scale) -> Arm:
+        own = setting.arm_settings.get(arm.name, ArmSettings())
+        return arm.model_copy(
+            update={
+                "options": {**arm.options, **setting.arm_options.get(arm.name, {})},
+                "train": {**arm.train, **own.train},
+                "task_options": {**arm.task_options, **own.task_options},
+                "recipe": own.recipe or arm.recipe,
+                "model": own.model or arm.model,
+            }
         )
 
     def arm(self, name: str) -> Arm:
@@ -229,8 +259,13 @@ class Claim(Strict):
         return found
 
     def definition(self, scale: str | None = None) -> str:
-        """Canonical JSON of what was fixed before the first run; with `scale`, of that scale alone."""
-        body = self.model_dump(mode="json")
+        """Canonical JSON of what was fixed before the first run; with `scale`, of that scale alone.
+
+        What decides a verdict is always spelled out; other fields only where they differ from their
+        default, so that a field added by a later harness leaves older definitions as they were.
+        """
+        decisive = self.model_dump(mode="json", include=DECISIVE)
+        body = {**self.model_dump(mode="json", exclude_defaults=True), **decisive}
         if scale is not None:
             self.scale(scale)
             body["scales"] = {scale: body["scales"][scale]}
@@ -259,6 +294,7 @@ def _known_keys(model: Any, path: tuple[Any, ...]) -> list[str]:
     """The keys that are allowed where an unknown one was found."""
     groups: dict[str, type[BaseModel]] = {
         "arms": Arm,
+        "arm_settings": ArmSettings,
         "published": Published,
         "comparisons": Comparison,
         "scales": Scale,
