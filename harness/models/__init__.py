@@ -52,7 +52,7 @@ _ALL = (
         source="folder",
         location="react_tiny",
         note="0.8 M parameters, pretrained on generated React components with random edits",
-        recipe=PretrainRecipe(task="react", corpus="tasks.react.generate", steps=700),
+        recipe=PretrainRecipe(task="react", corpus="tasks.react.generate", steps=800),
     ),
     ModelPreset(
         name="SmolLM2-135M-Instruct",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +15,9 @@ import torch.nn.functional as F
 from huggingface_hub import ModelCard, ModelCardData
 from jaxtyping import Int
 from scipy.stats import binomtest
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from harness.errors import UserError
 from harness.models import PRESETS, PretrainRecipe
@@ -31,9 +32,6 @@ TOKENIZER_TEXTS = 4000
 WARMUP_STEPS = 40
 Progress = Callable[[int, int, float], None]
 """Called with the steps done, all steps, and the loss of the last step."""
-
-# A fence and its line end become one token; otherwise merges stay within a word, a run of signs or of spaces.
-_PIECES = r"```(?:tsx)?\n?| ?[A-Z][a-z]+| ?\w+| ?[^\s\w`]+|\s+|`"
 
 _CARD = """---
 {{ card_data }}
@@ -96,16 +94,11 @@ class Corpus:
         return generator("pretrain", self.seed, split, index)
 
 
-def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer: any text survives encoding and decoding."""
+def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Qwen2Tokenizer:
+    """A byte-level BPE tokenizer in Qwen2's own form: transformers loads no other with a Qwen2 model."""
+    blank = Qwen2Tokenizer(unk_token=PAD, pad_token=PAD, eos_token=EOS).backend_tokenizer
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = blank.normalizer, blank.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[PAD, EOS],
@@ -113,12 +106,17 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, clean_up_tokenization_spaces=False
+    trained = json.loads(tokenizer.to_str())["model"]
+    return Qwen2Tokenizer(
+        vocab=trained["vocab"],
+        merges=[tuple(pair) for pair in trained["merges"]],
+        unk_token=PAD,
+        pad_token=PAD,
+        eos_token=EOS,
     )
 
 
-def new_model(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def new_model(recipe: PretrainRecipe, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     """A freshly initialised model; the global random state is left as it was."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -140,7 +138,7 @@ def new_model(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, seed: 
         return Qwen2ForCausalLM(config).float()
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Int[Tensor, "B T"]:
+def encode(tokenizer: Qwen2Tokenizer, texts: Sequence[str]) -> Int[Tensor, "B T"]:
     """Token rows with the end token, right-padded."""
     rows = [[*row, tokenizer.eos_token_id] for row in tokenizer(list(texts))["input_ids"]]
     width = max(map(len, rows))

@@ -18,7 +18,7 @@ from tasks.base import Example
 
 SPLITS = ("train", "test")
 MAX_FEATURES = 3
-CORPUS_EDIT_RATES = (0.03, 0.1)
+CORPUS_EDIT_RATES = (0.02, 0.1)
 FIRST_WORDS = re.findall(
     r"\w+",
     "Blog User Shop News Team Menu Photo Order Task Event Game Book City Chat Mail Plan",
