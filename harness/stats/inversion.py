@@ -124,7 +124,7 @@ def exact_inversion(
     def p_values(log_ratios: np.ndarray) -> np.ndarray:
         return _p_values(baseline, treatment, log_ratios, paired)
 
-    low, high = _accepted(p_values, _search_range(a, b, cut), 1 - level)
+    low, high = accepted_range(p_values, _search_range(a, b, cut), 1 - level)
     complete = (sign_matrix(len(a)) if paired else split_matrix(len(a), len(b)))[1]
     open_end = {(True, True): "both", (True, False): "low", (False, True): "high"}.get(
         (low == -math.inf, high == math.inf)
@@ -146,7 +146,7 @@ def _search_range(a: np.ndarray, b: np.ndarray, cut: float) -> tuple[float, floa
     return low - 0.05, high + 0.05
 
 
-def _accepted(
+def accepted_range(
     p_values: Callable[[np.ndarray], np.ndarray], bounds: tuple[float, float], alpha: float
 ) -> tuple[float, float]:
     """Lowest and highest log ratio with p >= alpha; infinite where the end of the range is accepted."""
