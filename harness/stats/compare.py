@@ -52,7 +52,9 @@ def _t_interval(found: Difference, se: float, df: float) -> Difference:
     )
 
 
-def welch(treatment: Sequence[float], baseline: Sequence[float], *, level: float = 0.95) -> Difference:
+def welch(
+    treatment: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray, *, level: float = 0.95
+) -> Difference:
     """Welch's t interval on per-run values: the rule for "this very set of problems"."""
     a, b = _array(treatment, "treatment"), _array(baseline, "baseline")
     estimate = float(a.mean() - b.mean()) if len(a) and len(b) else None
@@ -66,7 +68,9 @@ def welch(treatment: Sequence[float], baseline: Sequence[float], *, level: float
     return _t_interval(found, math.sqrt(sum(parts)), df)
 
 
-def paired(treatment: Sequence[float], baseline: Sequence[float], *, level: float = 0.95) -> Difference:
+def paired(
+    treatment: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray, *, level: float = 0.95
+) -> Difference:
     """Student's t interval on the differences of runs with equal seeds; only if chosen beforehand."""
     a, b = _array(treatment, "treatment"), _array(baseline, "baseline")
     if len(a) != len(b):

@@ -234,8 +234,6 @@ def log_ratio_t(
     baseline: Times, treatment: Times, *, paired: bool = False, level: float = 0.95
 ) -> SpeedupResult:
     """Student interval on mean log times, Welch's or paired; refused where a run is censored."""
-    from scipy import stats
-
     result = replace(
         _empty(baseline, treatment, "paired_t" if paired else "welch_t", level),
         estimate=_mean_log_ratio(baseline, treatment),
@@ -247,17 +245,15 @@ def log_ratio_t(
         reason = "no spread between runs: the replicates may be identical"
     if reason:
         return replace(result, reason=reason)
+    from harness.stats import compare
+
     a, b = np.log(baseline.times), np.log(treatment.times)
-    if paired and len(a) != len(b):
-        raise ValueError(f"paired arms need equal numbers of runs, got {len(a)} and {len(b)}")
-    test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
-    limits = test.confidence_interval(level)
+    found = compare.paired(a, b, level=level) if paired else compare.welch(a, b, level=level)
+    if found.low is None or found.high is None:
+        return replace(result, reason=found.reason)
+    sigma = float(np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2))
     return replace(
-        result,
-        low=math.exp(limits.low),
-        high=math.exp(limits.high),
-        p_value=float(test.pvalue),
-        sigma=float(np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2)),
+        result, low=math.exp(found.low), high=math.exp(found.high), p_value=found.p_value, sigma=sigma
     )
 
 

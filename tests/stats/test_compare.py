@@ -164,7 +164,7 @@ def multitest():
 
 
 @given(p=st.lists(st.floats(0, 1), min_size=1, max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_holm_agrees_with_statsmodels(multitest, p):
     assert compare.holm(p) == pytest.approx(list(multitest.multipletests(p, method="holm")[1]))
 
