@@ -20,6 +20,7 @@ WINDOW_BEFORE, WINDOW_AFTER = 12, 6
 """Characters blamed around the first error: about four tokens before it and two at it."""
 
 WHOLE_ANSWER_SOURCES = frozenset({"extract", "component", "checker"})
+PARSERS = frozenset({"typescript", "esbuild"})
 UNCLOSED = frozenset({"TS17008", "TS17014", "TS1160"})
 """Errors that TypeScript reports where a tag, fragment or template begins that is never closed."""
 RAN_ON = frozenset({"TS1381", "TS1382"})
@@ -50,6 +51,8 @@ class FirstError:
 def _first_error(answer: Answer, score: Score) -> FirstError:
     first = min(score.diagnostics, key=lambda d: (d.start, d.end))
     code_end = max((end for _, end in score.steps), default=len(answer.text))
+    if any(d.source not in PARSERS for d in score.diagnostics):
+        return FirstError(first.start, at_end=False)
     # a valid prefix: what is wrong is at the end, give or take a word cut short, or is not closed by then
     at_end = all(
         d.code in UNCLOSED
@@ -179,6 +182,17 @@ def well_formed(answer: Answer, score: Score) -> LocalReward:
     return replace(local, spans=(*local.spans, *good))
 
 
+def evidence(answer: Answer, score: Score) -> LocalReward:
+    """Combines all sources: `first_error_to_end` for what does not compile; else every located finding.
+
+    Findings (types, ESLint, rendering, rubric items, judges' comments) keep the value of their span. Filler
+    does not pay: a requested item counts once, at its first place.
+    """
+    if not score.metrics.get("compile") or not score.spans:
+        return first_error_to_end(answer, score)
+    return LocalReward((Span(0, len(answer.text), 0.0, "elsewhere"), *score.spans))
+
+
 RECIPES: Mapping[str, Recipe] = {
     "first_error_to_end": first_error_to_end,
     "error_window": error_window,
@@ -187,6 +201,7 @@ RECIPES: Mapping[str, Recipe] = {
     "error_window_centred": centre(error_window),
     "first_error_to_end_end_penalised": penalise_end(first_error_to_end),
     "well_formed": well_formed,
+    "evidence": evidence,
     "none": none,
 }
 SAFE_RECIPES = ("first_error_to_end", "none")

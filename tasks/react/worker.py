@@ -194,9 +194,6 @@ class NodeWorker:
         return process
 
     def _running(self) -> LineProcess:
-        if self._owner != os.getpid():
-            # a fork shares its parent's pipes: two writers would tear the lines
-            self._process, self._owner, self._lock = None, os.getpid(), threading.Lock()
         if self._process is None:
             self._process = self._start()
         return self._process
@@ -234,6 +231,9 @@ class NodeWorker:
         """One result for each item, in order."""
         if not items:
             return []
+        if self._owner != os.getpid():
+            # a fork shares its parent's pipes, where two writers would tear the lines, and perhaps a held lock
+            self._process, self._owner, self._lock = None, os.getpid(), threading.Lock()
         with self._lock:
             try:
                 return self._send(items, options, self.batch_seconds)

@@ -150,7 +150,7 @@ NO_COMPONENTS = {
 def test_components_are_recognised_with_their_names(react: ReactTask) -> None:
     checked = react.check([source for source, _ in COMPONENTS.values()], bare=True)
     found = {
-        name: (c.compile, (c.result or {}).get("component") and (c.result or {})["component"]["name"])
+        name: (c.compile, c.static.get("component") and c.static["component"]["name"])
         for name, c in zip(COMPONENTS, checked, strict=True)
     }
     assert found == {name: (True, component) for name, (_, component) in COMPONENTS.items()}

@@ -227,7 +227,7 @@ def renderer(request: pytest.FixtureRequest) -> Iterator[RenderWorker]:
 
 
 def compiled(react: ReactTask, *sources: str) -> list[dict]:
-    results = react._worker.run(list(sources), {"imports": [], "facts": False, "js": True})
+    results = react.checks.checker.run(list(sources), {"imports": [], "facts": False, "js": True})
     assert all(r["js"] is not None for r in results), [r["diagnostics"] for r in results]
     return [{"js": r["js"], "props": {}} for r in results]
 

@@ -115,7 +115,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_code_gets_its_verdict_and_harms_no_neighbour(react: ReactTask, name: str) -> None:
-    restarts = react._worker.restarts
+    restarts = react.checks.checker.restarts
     began = time.monotonic()
     texts = [f"```tsx\n{GOOD}\n```", f"```tsx\n{HOSTILE[name]}\n```", f"```tsx\n{GOOD}\n```"]
     scores = react.score([react.example("train", 0)] * 3, [Answer(t) for t in texts])
@@ -123,7 +123,7 @@ def test_hostile_code_gets_its_verdict_and_harms_no_neighbour(react: ReactTask, 
     assert scores[1].diagnostics
     assert all(0 <= d.start <= d.end <= len(texts[1]) for d in scores[1].diagnostics)
     assert time.monotonic() - began < 10.0
-    assert react._worker.restarts == restarts
+    assert react.checks.checker.restarts == restarts
 
 
 HARMLESS = {
@@ -157,13 +157,13 @@ def test_a_batch_of_128_takes_well_under_a_second(react: ReactTask) -> None:
 
 def test_equal_answers_are_checked_once(react: ReactTask, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
-    run = react._worker.run
+    run = react.checks.checker.run
 
     def counted(items, options):
         sent.append(len(items))
         return run(items, options)
 
-    monkeypatch.setattr(react._worker, "run", counted)
+    monkeypatch.setattr(react.checks.checker, "run", counted)
     scores = react.score([react.example("train", 0)] * 8, [Answer(f"```tsx\n{GOOD}\n```")] * 8)
     assert sent == [1]
     assert len(scores) == 8

@@ -1,6 +1,7 @@
 // Static checks of one source: TypeScript parse, esbuild transform, imports, component.
 
 import { findComponent, findFacts, findImports } from "./component.mjs";
+import { inferProps } from "./props.mjs";
 
 const MAX_DIAGNOSTICS = 20;
 
@@ -56,9 +57,9 @@ function esbuildDiagnostics(source, error) {
   }));
 }
 
-const nothing = (diagnostics) => ({ syntax: false, compile: false, diagnostics, component: null, facts: null, js: null });
+const nothing = (diagnostics) => ({ syntax: false, compile: false, diagnostics, component: null, facts: null, js: null, props: null });
 
-/** `{syntax, compile, diagnostics, component, facts, js}` of one source. */
+/** `{syntax, compile, diagnostics, component, facts, js, props}` of one source; js and props when asked for. */
 export async function check(tools, source, options) {
   try {
     return await checkParsed(tools, parse(tools.ts, source), source, options);
@@ -79,13 +80,14 @@ async function checkParsed({ ts, esbuild }, parsed, source, options) {
     return nothing(esbuildDiagnostics(source, error));
   }
   const diagnostics = refusedImports(ts, parsed.file, options.imports);
-  const component = findComponent(ts, parsed.file);
+  const { component, resolved } = findComponent(ts, parsed.file);
   if (!component) {
     const message = "no default-exported component with a body that returns JSX";
     diagnostics.push({ source: "component", code: "missing", message, start: 0, length: source.length });
   }
   const facts = component && options.facts ? findFacts(ts, parsed.file) : null;
-  return { syntax: true, compile: !diagnostics.length, diagnostics, component, facts, js: options.js ? js : null };
+  const rendering = options.js ? { js, props: inferProps(ts, parsed.file, resolved) } : { js: null, props: null };
+  return { syntax: true, compile: !diagnostics.length, diagnostics, component, facts, ...rendering };
 }
 
 function refusedImports(ts, file, allowed) {

@@ -224,17 +224,44 @@ function componentName(ts, node, name) {
   return name;
 }
 
-/** `{name, start, end}` of the default-exported component whose body returns JSX, or null. */
+/** The function or class behind a default export, with the calls and the name it passes through, or null. */
+function behind(ts, names, node) {
+  const wrappers = [];
+  let name = null;
+  for (let depth = 0; depth < MAX_DEPTH && node; depth++) {
+    node = unwrap(ts, node);
+    if (!node) return null;
+    if (isFunction(ts, node) || ts.isClassLike(node)) return { target: node, wrappers, name };
+    if (ts.isCallExpression(node)) {
+      wrappers.push(node);
+      node = node.arguments[0];
+    } else if (ts.isIdentifier(node)) {
+      name = node.text;
+      node = names.get(name);
+    } else return null;
+  }
+  return null;
+}
+
+/**
+ * What a file exports by default: `component` is `{name, start, end}` if it has a body that returns JSX, else
+ * null; `resolved` is the function or class behind it, whatever it returns, or null.
+ */
 export function findComponent(ts, file) {
   const names = topLevelNames(ts, file);
   const found = defaultExport(ts, file, names);
-  if (!found || !found.node || !new Resolver(ts, names).isComponent(found.node)) return null;
-  return { name: componentName(ts, found.node, found.name), start: found.node.getStart(file), end: found.node.getEnd() };
+  if (!found || !found.node) return { component: null, resolved: null };
+  const place = { start: found.node.getStart(file), end: found.node.getEnd() };
+  const isComponent = new Resolver(ts, names).isComponent(found.node);
+  return {
+    component: isComponent ? { name: componentName(ts, found.node, found.name), ...place } : null,
+    resolved: behind(ts, names, found.node),
+  };
 }
 
 /** Modules that a file asks for, each with its place; a computed name is given as null. */
 export function findImports(ts, file) {
-  const found = [];
+  const found = jsxSources(ts, file);
   const add = (node) => {
     const literal = node && ts.isStringLiteralLike(node);
     const at = node ?? file;
@@ -255,15 +282,29 @@ export function findImports(ts, file) {
   return found;
 }
 
-/** JSX tag names, attribute names and called names of a file. */
+/** Modules that a comment `@jsxImportSource` asks for. */
+function jsxSources(ts, file) {
+  const pragmas = [file.pragmas.get("jsximportsource") ?? []].flat();
+  return pragmas.map(({ arguments: { factory }, range }) => ({
+    name: factory ?? null,
+    start: range?.pos ?? 0,
+    length: range ? range.end - range.pos : 0,
+  }));
+}
+
+/** JSX tag names and called names of a file, each with `[start, length]` of where it first stands. */
 export function findFacts(ts, file) {
-  const facts = { tags: new Set(), attributes: new Set(), calls: new Set() };
+  const facts = { tags: Object.create(null), calls: Object.create(null) };
+  const note = (kind, name, node) => {
+    const start = node.getStart(file);
+    const known = facts[kind][name]?.[0] ?? Infinity;
+    if (start < known) facts[kind][name] = [start, node.getEnd() - start];
+  };
   walk(ts, file, (node) => {
-    if (ts.isJsxOpeningElement(node) || ts.isJsxSelfClosingElement(node)) facts.tags.add(node.tagName.getText(file));
-    else if (ts.isJsxAttribute(node)) facts.attributes.add(node.name.getText(file));
-    else if (ts.isCallExpression(node)) facts.calls.add(calleeName(ts, node.expression));
+    if (ts.isJsxOpeningElement(node) || ts.isJsxSelfClosingElement(node)) note("tags", node.tagName.getText(file), node);
+    else if (ts.isCallExpression(node)) note("calls", calleeName(ts, node.expression), node.expression);
   });
-  return { tags: [...facts.tags], attributes: [...facts.attributes], calls: [...facts.calls] };
+  return facts;
 }
 
 function walk(ts, root, visit) {
