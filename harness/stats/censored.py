@@ -1,4 +1,4 @@
-"""Log-normal fit of censored times of two arms: the likelihood beneath the speed-up interval."""
+"""Log-normal fit of censored times: the likelihood beneath the speed-up intervals."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LogNormalFit:
-    """Maximum-likelihood estimates; `covariance` is that of (mu, delta, log sigma), observed information."""
+    """Maximum-likelihood estimates; `covariance` is that of (coefficients, log sigma), observed information."""
 
-    mu: float
-    delta: float
+    coefficients: np.ndarray
     sigma: float
     covariance: np.ndarray
     loglik: float
 
     @property
-    def delta_se(self) -> float:
-        """Standard error of `delta`, without any small-sample correction."""
-        return float(math.sqrt(self.covariance[1, 1]))
+    def standard_errors(self) -> np.ndarray:
+        """Standard errors of the coefficients, without any small-sample correction."""
+        return np.sqrt(np.diag(self.covariance)[:-1])
 
 
 class DegenerateFit(ValueError):
@@ -59,19 +58,19 @@ def _interval_terms(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, ...]
 
 
 def _objective(params: np.ndarray, y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray):
-    """Log-likelihood, gradient and Hessian in Olsen's parameters (gamma, beta, theta = 1 / sigma).
+    """Log-likelihood, gradient and Hessian in Olsen's parameters (coefficients / sigma, theta = 1 / sigma).
 
-    With u = theta * y - gamma - beta * x every term is concave, so Newton's method cannot go astray.
+    With u = theta * y - x @ gamma every term is concave, so Newton's method cannot go astray.
     """
-    theta = params[2]
+    theta = params[-1]
     exact = y_low == y_high
     right = np.isposinf(y_high)
     left = np.isneginf(y_low)
     between = ~(exact | right | left)
-    value, gradient, hessian = 0.0, np.zeros(3), np.zeros((3, 3))
+    value, gradient, hessian = 0.0, np.zeros(len(params)), np.zeros((len(params), len(params)))
 
     def design(y: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.stack([-np.ones(rows.sum()), -x[rows], y], axis=1)
+        return np.column_stack([-x[rows], y])
 
     def add(d: np.ndarray, slope: np.ndarray, curve: np.ndarray) -> None:
         nonlocal gradient, hessian
@@ -83,8 +82,8 @@ def _objective(params: np.ndarray, y_low: np.ndarray, y_high: np.ndarray, x: np.
         u = d @ params
         value += float(np.sum(math.log(theta) - 0.5 * u**2 - 0.5 * math.log(2 * math.pi)))
         add(d, -u, -np.ones_like(u))
-        gradient[2] += exact.sum() / theta
-        hessian[2, 2] -= exact.sum() / theta**2
+        gradient[-1] += exact.sum() / theta
+        hessian[-1, -1] -= exact.sum() / theta**2
     for rows, bound, sign in ((right, y_low, -1.0), (left, y_high, 1.0)):
         if rows.any():
             d = design(bound[rows], rows)
@@ -106,18 +105,17 @@ def _start(y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray) -> np.ndarray:
     finite_low = np.where(np.isneginf(y_low), y_high, y_low)
     middle = np.where(np.isposinf(y_high), finite_low, 0.5 * (finite_low + y_high))
     middle = np.where(np.isneginf(y_low), y_high, middle)
-    base, faster = middle[x == 0], middle[x == 1]
-    residual = np.concatenate([base - base.mean(), faster - faster.mean()])
-    theta = 1.0 / max(float(np.sqrt(np.mean(residual**2))), 1e-3)
-    return np.array([theta * base.mean(), theta * (faster.mean() - base.mean()), theta])
+    beta = np.linalg.lstsq(x, middle, rcond=None)[0]
+    theta = 1.0 / max(float(np.sqrt(np.mean((middle - x @ beta) ** 2))), 1e-3)
+    return np.append(theta * beta, theta)
 
 
-def fit_two_arms(y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray) -> LogNormalFit:
-    """Maximises the likelihood of y ~ Normal(mu + delta * x, sigma) for censored log times.
+def fit_lognormal(y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray) -> LogNormalFit:
+    """Maximises the likelihood of y ~ Normal(x @ coefficients, sigma) for censored log times.
 
     `y_low` == `y_high` is an exact log time; an infinite `y_high` right-censors at `y_low`; an infinite
-    `y_low` left-censors at `y_high`; otherwise y lies between them. `x` is 0 for the baseline and 1 for
-    the other arm. Equation: evaluation.md 2.4. Raises DegenerateFit where there is no inner maximum.
+    `y_low` left-censors at `y_high`; otherwise y lies between them. `x` is [runs, coefficients] with a
+    column of ones. Equation: evaluation.md 2.4. Raises DegenerateFit where there is no inner maximum.
     """
     y_low, y_high, x = (np.asarray(v, dtype=float) for v in (y_low, y_high, x))
     params = _start(y_low, y_high, x)
@@ -133,7 +131,7 @@ def fit_two_arms(y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray) -> LogNor
         size = 1.0
         while size > 1e-12:
             trial = params + size * step
-            if trial[2] > 0:
+            if trial[-1] > 0:
                 found = _objective(trial, y_low, y_high, x)
                 if math.isfinite(found[0]) and found[0] >= value + 1e-4 * size * decrement:
                     break
@@ -141,22 +139,21 @@ def fit_two_arms(y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray) -> LogNor
         else:
             break
         params, (value, gradient, hessian) = trial, found
-        if params[2] > 1e6:
+        if params[-1] > 1e6:
             raise DegenerateFit("no spread between runs: the replicates may be identical")
     return _natural(params, value, hessian)
 
 
 def _natural(params: np.ndarray, value: float, hessian: np.ndarray) -> LogNormalFit:
-    """From Olsen's parameters to (mu, delta, log sigma), with the covariance by the chain rule."""
-    gamma, beta, theta = params
+    """From Olsen's parameters to (coefficients, log sigma), with the covariance by the chain rule."""
+    gamma, theta = params[:-1], float(params[-1])
     try:
         covariance = np.linalg.inv(-hessian)
     except np.linalg.LinAlgError as error:
         raise DegenerateFit("the information matrix is singular: an arm has no event") from error
-    jacobian = np.array(
-        [[1 / theta, 0, -gamma / theta**2], [0, 1 / theta, -beta / theta**2], [0, 0, -1 / theta]]
-    )
+    jacobian = np.diag(np.append(np.full(len(gamma), 1 / theta), -1 / theta))
+    jacobian[:-1, -1] = -gamma / theta**2
     covariance = jacobian @ covariance @ jacobian.T
     if not np.all(np.isfinite(covariance)) or np.any(np.diag(covariance) <= 0):
         raise DegenerateFit("the information matrix is singular: an arm has no event")
-    return LogNormalFit(float(gamma / theta), float(beta / theta), float(1 / theta), covariance, value)
+    return LogNormalFit(gamma / theta, 1 / theta, covariance, value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.stats.censored import DegenerateFit, fit_two_arms
+from harness.stats.censored import DegenerateFit, fit_lognormal
 from harness.stats.threshold import Crossing
 
 BOOTSTRAP_MINIMUM = 10
@@ -137,7 +137,8 @@ def _no_spread(arms: Sequence[Times]) -> bool:
     return all(len(set(zip(arm.times, arm.events, strict=True))) <= 1 for arm in arms)
 
 
-def _log_bounds(arm: Times, *, interval_censored: bool) -> tuple[np.ndarray, np.ndarray]:
+def log_bounds(arm: Times, *, interval_censored: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper log times of each run: equal when exact, an infinite end where censored."""
     low, high = [], []
     left = arm.left_censored or (False,) * len(arm)
     for i, (time, event) in enumerate(zip(arm.times, arm.events, strict=True)):
@@ -179,24 +180,25 @@ def aft_t(
         reason = "no spread between runs: the replicates may be identical"
     if reason:
         return replace(result, reason=reason)
-    bounds = [_log_bounds(arm, interval_censored=interval_censored) for arm in (baseline, treatment)]
+    bounds = [log_bounds(arm, interval_censored=interval_censored) for arm in (baseline, treatment)]
     x = np.concatenate([np.zeros(len(baseline)), np.ones(len(treatment))])
     y_low, y_high = (np.concatenate(pair) for pair in zip(*bounds, strict=True))
     try:
-        fit = fit_two_arms(y_low, y_high, x)
+        fit = fit_lognormal(y_low, y_high, np.column_stack([np.ones_like(x), x]))
     except DegenerateFit as error:
         return replace(result, reason=str(error))
     runs = len(x)
-    spread = fit.delta_se * math.sqrt(runs / (runs - 2))
+    delta = float(fit.coefficients[1])
+    spread = float(fit.standard_errors[1]) * math.sqrt(runs / (runs - 2))
     df = max(sum(result.events) - 2, 1)
     half = float(student.ppf(0.5 + level / 2, df)) * spread
     return replace(
         result,
-        estimate=math.exp(-fit.delta),
-        low=math.exp(-fit.delta - half),
-        high=math.exp(-fit.delta + half),
+        estimate=math.exp(-delta),
+        low=math.exp(-delta - half),
+        high=math.exp(-delta + half),
         sigma=fit.sigma * math.sqrt(runs / (runs - 2)),
-        p_value=2 * float(student.sf(abs(fit.delta) / spread, df)),
+        p_value=2 * float(student.sf(abs(delta) / spread, df)),
     )
 
 
