@@ -41,3 +41,37 @@ def runs_for_shift(
         enough = two_sample_power(shift, sigma, middle, alpha=alpha) >= power
         low, high = (low, middle) if enough else (middle, high)
     return high if high <= largest else None
+
+
+def equivalence_power(margin: float, sigma: float, runs: int, *, alpha: float = 0.05) -> float:
+    """Power of two one-sided two-sample t tests within +-margin at a true difference of 0.
+
+    By the t approximation 2 * P(T < margin / se - critical) - 1, which is slightly low at few runs.
+    """
+    from scipy.stats import t
+
+    df = 2 * runs - 2
+    se = sigma * math.sqrt(2 / runs)
+    return max(0.0, 2 * float(t.cdf(margin / se - float(t.ppf(1 - alpha, df)), df)) - 1)
+
+
+def runs_for_equivalence(
+    margin: float, sigma: float, *, alpha: float = 0.05, power: float = 0.8, largest: int = LARGEST
+) -> int | None:
+    """Fewest runs an arm that show equivalence within +-margin when there is no difference."""
+    if sigma == 0:
+        return 4
+    return next(
+        (n for n in range(4, largest + 1) if equivalence_power(margin, sigma, n, alpha=alpha) >= power), None
+    )
+
+
+def runs_for_width(sigma: float, width: float, *, level: float = 0.95, largest: int = LARGEST) -> int | None:
+    """Fewest runs an arm whose expected interval of a ratio has upper / lower at most `width`."""
+    from scipy.stats import t
+
+    for n in range(4, largest + 1):
+        half = float(t.ppf(0.5 + level / 2, 2 * n - 2)) * sigma * math.sqrt(2 / n)
+        if 2 * half <= math.log(width):
+            return n
+    return None
