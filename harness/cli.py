@@ -9,6 +9,7 @@ import typer
 
 from harness import __version__
 from harness.commands import inspect as inspect_commands
+from harness.commands import measure as measure_commands
 from harness.commands import run as run_commands
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 run_commands.add(app)
 inspect_commands.add(app)
+measure_commands.add(app)
 
 
 def _version(value: bool) -> None:
