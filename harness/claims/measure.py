@@ -67,11 +67,14 @@ class Measured:
     crossings: Mapping[str, Crossing] = field(default_factory=dict)
     by_rule: Mapping[str, Crossing] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    value: float | None = None
 
     @property
     def usable(self) -> bool:
-        """Whether the run tells anything about its time to threshold."""
-        return "optimizer_steps" in self.crossings and self.crossings["optimizer_steps"].time > 0
+        """Whether the run tells anything about its endpoint: a time to threshold, else a final value."""
+        if "optimizer_steps" in self.crossings:
+            return self.crossings["optimizer_steps"].time > 0
+        return self.value is not None
 
 
 def _run_crossing(run: RunRecord, endpoint: Any, rule: str, horizon: float) -> Crossing:
@@ -92,11 +95,13 @@ def _run_crossing(run: RunRecord, endpoint: Any, rule: str, horizon: float) -> C
 
 
 def measure(run: RunRecord, endpoint: Any, horizon: float) -> Measured:
-    """The crossings of a run by the endpoint's rule on every axis, and by all rules on optimizer steps.
+    """What a run says about an endpoint: its crossings where there is a threshold, else its final value.
 
     A diverged run never reached, censored at the horizon; a run that failed, was stopped or is still
     running is censored at its last evaluation and noted.
     """
+    if not hasattr(endpoint, "threshold"):
+        return _measure_final(run, endpoint, horizon)
     notes = [f"{run.arm} seed {run.seed}: {problem}" for problem in run.problems]
     steps, _ = curve(run, endpoint.metric)
     by_rule = {rule: _run_crossing(run, endpoint, rule, horizon) for rule in RULES}
@@ -116,6 +121,35 @@ def measure(run: RunRecord, endpoint: Any, horizon: float) -> Measured:
         elif spent is not None and spent[1][-1] > 0:
             crossings[axis] = crossing_cost(main, *spent)
     return Measured(run, crossings, by_rule, tuple(notes))
+
+
+def _measure_final(run: RunRecord, endpoint: Any, horizon: float) -> Measured:
+    """The run's value at the end; a diverged run counts with its lowest evaluation, an unfinished one is noted."""
+    notes = [f"{run.arm} seed {run.seed}: {problem}" for problem in run.problems]
+    steps, values = curve(run, endpoint.metric)
+    value = final_value(run, endpoint.metric, getattr(endpoint, "last", 1))
+    if run.status == "diverged" and values:
+        value = min(values)
+        notes.append(f"{run.arm} seed {run.seed} diverged: counted with its lowest {endpoint.metric}")
+    elif run.status != "completed" or (steps and steps[-1] < horizon):
+        last = f"{steps[-1]:g}" if steps else "no evaluation"
+        notes.append(f"{run.arm} seed {run.seed} is {run.status} at {last} of {horizon:g} optimizer steps")
+    return Measured(run, notes=tuple(notes), value=value)
+
+
+def at_cost(run: RunRecord, metric: str, axis: str, budget: float) -> float | None:
+    """The metric when the run had spent `budget` on a cost axis, by linear interpolation."""
+    spent, (steps, values) = cumulative(run, axis), curve(run, metric)
+    if spent is None or not steps:
+        return None
+    costs = np.interp(steps, *spent)
+    return float(np.interp(budget, costs, values))
+
+
+def total(run: RunRecord, axis: str) -> float | None:
+    """What the run had spent on an axis at its end; None where it was not recorded."""
+    spent = cumulative(run, axis)
+    return spent[1][-1] if spent else None
 
 
 def arm_times(

@@ -13,6 +13,9 @@ import numpy as np
 from harness.stats.inversion import accepted_range, paired_p, unpaired_p
 
 
+Numbers = Sequence[float] | np.ndarray
+
+
 @dataclass(frozen=True)
 class Difference:
     """Treatment minus baseline with its interval; limits are None where none can be given (`reason`)."""
@@ -34,7 +37,7 @@ class Difference:
         return self.low is not None and self.high is not None
 
 
-def _array(values: Sequence[float] | np.ndarray, name: str) -> np.ndarray:
+def _array(values: Numbers, name: str) -> np.ndarray:
     array = np.asarray(values, dtype=float)
     if not np.all(np.isfinite(array)):
         raise ValueError(f"{name} holds a value that is not finite: find out why before comparing")
@@ -52,9 +55,7 @@ def _t_interval(found: Difference, se: float, df: float) -> Difference:
     )
 
 
-def welch(
-    treatment: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray, *, level: float = 0.95
-) -> Difference:
+def welch(treatment: Numbers, baseline: Numbers, *, level: float = 0.95) -> Difference:
     """Welch's t interval on per-run values: the rule for "this very set of problems"."""
     a, b = _array(treatment, "treatment"), _array(baseline, "baseline")
     estimate = float(a.mean() - b.mean()) if len(a) and len(b) else None
@@ -68,9 +69,7 @@ def welch(
     return _t_interval(found, math.sqrt(sum(parts)), df)
 
 
-def paired(
-    treatment: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray, *, level: float = 0.95
-) -> Difference:
+def paired(treatment: Numbers, baseline: Numbers, *, level: float = 0.95) -> Difference:
     """Student's t interval on the differences of runs with equal seeds; only if chosen beforehand."""
     a, b = _array(treatment, "treatment"), _array(baseline, "baseline")
     if len(a) != len(b):
@@ -78,7 +77,7 @@ def paired(
     return replace(one_sample(a - b, level=level), method="paired_t")
 
 
-def one_sample(values: Sequence[float] | np.ndarray, *, level: float = 0.95) -> Difference:
+def one_sample(values: Numbers, *, level: float = 0.95) -> Difference:
     """Student's t interval of a mean."""
     d = _array(values, "values")
     found = Difference(float(d.mean()) if len(d) else None, None, None, "t", (len(d), len(d)), level)
@@ -89,7 +88,7 @@ def one_sample(values: Sequence[float] | np.ndarray, *, level: float = 0.95) -> 
     return _t_interval(found, float(d.std(ddof=1)) / math.sqrt(len(d)), len(d) - 1)
 
 
-def clustered(values: Sequence[float], clusters: Sequence[Any], *, level: float = 0.95) -> Difference:
+def clustered(values: Numbers, clusters: Sequence[Any], *, level: float = 0.95) -> Difference:
     """Interval of a mean whose observations come in clusters: t on (clusters - 1), CR1 variance.
 
     For example wins of pairs clustered by prompt; each observation weighs the same. Source: Liang and
@@ -132,7 +131,7 @@ def two_way(treatment: np.ndarray, baseline: np.ndarray, *, level: float = 0.95)
 
 
 def exact_shift(
-    treatment: Sequence[float], baseline: Sequence[float], *, in_pairs: bool = False, level: float = 0.95
+    treatment: Numbers, baseline: Numbers, *, in_pairs: bool = False, level: float = 0.95
 ) -> Difference:
     """All shifts that an exact permutation test of the run values does not reject; open with few runs."""
     a, b = _array(treatment, "treatment"), _array(baseline, "baseline")
@@ -161,9 +160,7 @@ class EquivalenceResult:
     non_inferior: bool
 
 
-def tost(
-    treatment: Sequence[float], baseline: Sequence[float], margin: float, *, alpha: float = 0.05
-) -> EquivalenceResult:
+def tost(treatment: Numbers, baseline: Numbers, margin: float, *, alpha: float = 0.05) -> EquivalenceResult:
     """Equivalence of two arms within +-margin by Schuirmann's two one-sided Welch tests.
 
     A missing difference ("p > 0.05") is never equivalence; without an interval nothing is shown.
@@ -181,7 +178,7 @@ def tost(
     return EquivalenceResult(found, margin, max(above, below), inside, found.low > -margin)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Numbers) -> list[float]:
     """Holm's step-down adjustment; ValueError for a p that is no number, which others count silently."""
     p = np.asarray(p_values, dtype=float)
     if not np.all((p >= 0) & (p <= 1)):
@@ -219,9 +216,7 @@ def max_t(
     return {name: float(np.mean(largest >= t[0, i] - 1e-9)) for i, name in enumerate(names)}
 
 
-def probability_of_improvement(
-    treatment: Sequence[float], baseline: Sequence[float], *, level: float = 0.95
-) -> Difference:
+def probability_of_improvement(treatment: Numbers, baseline: Numbers, *, level: float = 0.95) -> Difference:
     """P(a treatment run beats a baseline run), ties half, with Brunner and Munzel's t interval (2000).
 
     The estimate is the Mann-Whitney U over the number of pairs; 0.5 means no difference.

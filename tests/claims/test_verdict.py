@@ -213,7 +213,9 @@ def test_json_is_plain_and_has_the_documented_keys():
 
 
 def test_holm_levels_step_down():
-    assert holm_levels([0.03, 0.001, None]) == pytest.approx([1 - 0.05 / 2, 1 - 0.05 / 3, 0.95])
+    assert holm_levels([0.01, 0.001, 0.04]) == pytest.approx([1 - 0.05 / 2, 1 - 0.05 / 3, 0.95])
+    # 0.03 > 0.05 / 2 is not rejected, so the step-down stops there
+    assert holm_levels([0.03, 0.001, None]) == pytest.approx([0.975, 1 - 0.05 / 3, 0.975])
 
 
 def test_words_for_numbers():

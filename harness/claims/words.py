@@ -1,0 +1,123 @@
+"""The sentence that states a verdict, in the wording of evaluation.md 2.8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from harness.claims.results import ArmResult, ComparisonResult
+from harness.claims.rules import WORDS, number, span
+from harness.claims.schema import Claim, Equivalence, Scaling
+from harness.stats.compare import Difference
+
+
+def setting(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> str:
+    """The setting in words: model, evaluation, horizon and seeds."""
+    chosen = claim.scale(scale)
+    models = list(dict.fromkeys(arm.model or chosen.model for arm in claim.arms_at(scale)))
+    counts = sorted({len(arm.seeds) for arm in arms.values()})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return (
+        f"{' and '.join(models)}, {chosen.eval_prompts} prompts every {chosen.eval_every} optimizer steps, "
+        f"horizon {chosen.horizon}, {seeds} seeds an arm"
+    )
+
+
+def _target(claim: Claim) -> str:
+    threshold = getattr(claim.endpoint, "threshold", None)
+    if threshold is not None:
+        return f"to {claim.endpoint.metric} {threshold:.0%}: "
+    return ""
+
+
+def _level(pair: ComparisonResult) -> str:
+    return f"{100 * pair.level:.3g}%"
+
+
+def ratio_words(pair: ComparisonResult) -> str:
+    """A speed-up in words: how many times fewer steps, with both intervals."""
+    main, exact = pair.speedup["optimizer_steps"], pair.exact.get("optimizer_steps")
+    check = f"exact {span(exact.low, exact.high)}" if exact is not None else "no exact check"
+    if main.estimate is None or not main.has_interval:
+        reached = f"{main.events[1]} of {main.n[1]} and {main.events[0]} of {main.n[0]} runs reached it"
+        return f"{pair.treatment} against {pair.baseline}: {reached}; speed-up {_level(pair)}: {check}"
+    faster = main.estimate >= 1
+    times = number(main.estimate if faster else 1 / main.estimate)
+    return (
+        f"{pair.treatment} needed {times} times {'fewer' if faster else 'more'} optimizer steps than "
+        f"{pair.baseline} (speed-up {number(main.estimate)}, {_level(pair)} {span(main.low, main.high)}; {check})"
+    )
+
+
+def signed_span(found: Difference) -> str:
+    """The interval of a difference in words; both signs may occur, open ends are said."""
+    if found.low is None or found.high is None:
+        return "no interval"
+    return f"{number(found.low)} to {number(found.high)}"
+
+
+def difference_words(pair: ComparisonResult) -> str:
+    """Differences in words: every effect with both intervals."""
+    parts = []
+    for name, main in pair.effects.items():
+        exact = pair.exact_effects.get(name)
+        check = f"; exact {signed_span(exact)}" if exact is not None else ""
+        parts.append(f"{name} {number(main.estimate)} ({_level(pair)} {signed_span(main)}{check})")
+    return f"{pair.treatment} minus {pair.baseline}: {', '.join(parts)}"
+
+
+def exponent_words(pair: ComparisonResult) -> str:
+    """A growth exponent in words."""
+    found = pair.effects["exponent"]
+    return f"cost of {pair.treatment} grows as size^{number(found.estimate)} ({_level(pair)} {signed_span(found)})"
+
+
+def _body(claim: Claim, found: Sequence[ComparisonResult]) -> str:
+    words: Callable[[ComparisonResult], str] = difference_words
+    if isinstance(claim.endpoint, Scaling):
+        words = exponent_words
+    parts = []
+    for pair in found:
+        if pair.primary and "optimizer_steps" in pair.speedup:
+            parts.append(ratio_words(pair))
+        elif pair.primary and pair.effects:
+            parts.append(words(pair))
+    if isinstance(claim.endpoint, Equivalence) and parts:
+        parts.append(f"margin +-{number(claim.endpoint.margin)}")
+    return "; ".join(parts) or "no comparison could be made"
+
+
+def _settle_words(pairs: Sequence[ComparisonResult]) -> str:
+    known = [pair.seeds_to_settle for pair in pairs if pair.seeds_to_settle is not None]
+    if pairs and len(known) == len(pairs):
+        return f" About {max(known)} seeds an arm would settle it, if this estimate and spread hold."
+    return (
+        " No number of seeds up to 1000 an arm can be named that would settle it at this estimate: "
+        "a longer horizon or another design is needed."
+    )
+
+
+def _name(claim: Claim, verdict: str) -> str:
+    if isinstance(claim.endpoint, Equivalence) and verdict == "supported_size":
+        return "supported (equivalent within the margin)"
+    if isinstance(claim.endpoint, Equivalence) and verdict == "refuted":
+        return "not equivalent here"
+    return WORDS[verdict]
+
+
+def sentence(
+    claim: Claim, scale: str, verdict: str, found: Sequence[ComparisonResult], arms: Mapping[str, ArmResult]
+) -> str:
+    """One paragraph: setting, figures, the published figure, the verdict, what would settle it."""
+    head = f"In our setting ({setting(claim, scale, arms)}), {_target(claim)}{_body(claim, found)}."
+    published = claim.published.value
+    print_figure = f" The paper's {published:g} was one run." if published is not None else ""
+    reasons = "; ".join(dict.fromkeys(pair.reason for pair in found if pair.primary and pair.reason))
+    why = f" ({reasons})" if reasons else ""
+    if scale == "smoke":
+        return f"{head}{print_figure} Verdict: not testable: smoke is a look, never a verdict{why}."
+    tail = ""
+    if verdict in ("inconclusive", "mechanism_inconclusive"):
+        tail = _settle_words([pair for pair in found if pair.primary and pair.verdict == "inconclusive"])
+    if verdict.startswith("mechanism"):
+        tail += " This scale can pass or fail a mechanism check; it neither supports nor refutes the claim."
+    return f"{head}{print_figure} Verdict: {_name(claim, verdict)}{why}.{tail}"
