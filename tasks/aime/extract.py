@@ -29,7 +29,9 @@ _ANSWER_LINE = re.compile(
     r"^[ \t*_#>-]{0,20}(?:final[ \t]{1,4})?answer[ \t*_]{0,9}:[ \t*_]{0,9}(?P<answer>[^\s*_][^\n]{0,200})$",
     re.IGNORECASE | re.MULTILINE,
 )
-_PHRASE = re.compile(r"\banswer\s+(?:is|equals|=)\s*:?\s*(?P<answer>[^\s.,;:!?][^\n]{0,80})", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"\banswer\s+(?:is|equals|=)\s*:?\s*(?=(?P<answer>[^\s.,;:!?][^\n]{0,80}))", re.IGNORECASE
+)
 _NUMBER_AT_START = re.compile(r"[$\\(\s*]*([+-]?\d(?:[\d,]*\d)?(?:\.\d+)?)")
 
 

@@ -317,20 +317,22 @@ def _fetch(chosen: HubSet, name: str) -> list[Mapping[str, Any]]:
 
 def _fetch_other(source: str) -> list[Mapping[str, Any]]:
     """The rows of `hub:owner/name@revision[:split]`; with HF_HUB_OFFLINE=1 from the cache alone."""
+    found = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)@([\w.-]+)(?::([\w.\[\]%-]+))?", source)
+    if not found:
+        raise DataError(f"source={source!r}: write it as hub:owner/name@revision:split, the revision pinned")
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    found = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)@([\w.-]+)(?::([\w.\[\]%-]+))?", source)
-    if not found:
-        raise DataError(f"source={source!r}: write it as hub:owner/name@revision:split, the revision pinned")
     repository, revision, split = found.groups()
     if not HF_HUB_OFFLINE:
         _reach(source, repository, revision)
     try:
         return list(load_dataset(repository, revision=revision, split=split or "train"))
     except (DatasetsError, OSError, ValueError) as error:
-        raise DataError(f"source={source!r}: cannot be loaded ({error}); check its name and split") from error
+        raise DataError(
+            f"source={source!r}: cannot be loaded ({error}); check it, or give a local JSONL file"
+        ) from error
 
 
 def load_problems(source: str, *, integers: bool = True, manifest: str = "") -> list[Problem]:
