@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -48,8 +49,8 @@ def score(options: ScoreOptions) -> None:
     elif getattr(task, "summary_in_output", False):
         sys.stdout.write(json.dumps({"id": None, "summary": summary}, allow_nan=False) + "\n")
     else:
-        for name, value in summary.items():
-            say(f"{name:<18}{value}")
+        for name, value in _flat(summary):
+            say(f"{name:<20} {value}")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -60,9 +61,20 @@ def _print_summary(summary: dict[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("what")
     table.add_column("value", justify="right")
-    for name, value in summary.items():
-        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+    for name, value in _flat(summary):
+        table.add_row(name, value)
     Console().print(table)
+
+
+def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and text of each number of a summary, nested ones under their own names."""
+    for name, value in summary.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        elif isinstance(value, list):
+            yield from ((name, str(item)) for item in value)
+        else:
+            yield name, f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def add(app: typer.Typer) -> None:
