@@ -8,6 +8,7 @@ import sys
 import typer
 
 from harness import __version__
+from harness.commands import evidence as evidence_commands
 from harness.commands import inspect as inspect_commands
 from harness.commands import measure as measure_commands
 from harness.commands import run as run_commands
@@ -23,6 +24,7 @@ app = typer.Typer(
 run_commands.add(app)
 inspect_commands.add(app)
 measure_commands.add(app)
+evidence_commands.add(app)
 
 
 def _version(value: bool) -> None:

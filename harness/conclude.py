@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from harness.claims.measure import curve
 from harness.claims.verdict import Verdict
 from harness.report.claim import claim_table, claim_tables
 from harness.report.plots import Curve, learning_curves
-from harness.report.tables import render
+from harness.report.tables import render, to_text
 from harness.store.reader import RunRecord
 from harness.store.writer import write_atomic, write_json
 
@@ -18,8 +19,17 @@ if TYPE_CHECKING:
     from harness.reproduce import Plan
 
 
+SUMMARY_WIDTH = 100
+
+
+def summary_text(verdict: Verdict) -> str:
+    """The table and the sentence as the terminal shows them, at a fixed width."""
+    sentence = "\n".join(textwrap.wrap(verdict.sentence, SUMMARY_WIDTH))
+    return f"{to_text(claim_table(verdict), SUMMARY_WIDTH).rstrip()}\n\n{sentence}\n"
+
+
 def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dict[str, str]:
-    """Writes verdict.json, report.md, table.tex and the learning curves; their paths by what they are."""
+    """Writes verdict.json, summary.txt, report.md, table.tex and the learning curves; their paths by what they are."""
     out = plan.out
     write_json(out / "verdict.json", verdict.to_json())
     tables = [claim_table(verdict), *claim_tables(verdict)]
@@ -47,6 +57,7 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
             f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
         ]
     )
+    write_atomic(out / "summary.txt", summary_text(verdict).encode())
     write_atomic(out / "report.md", (text + "\n").encode())
     write_atomic(out / "table.tex", render(tables[0], "latex").encode())
     files = {"report": out / "report.md", "learning curve": pictures[-1], "LaTeX table": out / "table.tex"}
