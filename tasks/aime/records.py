@@ -69,7 +69,9 @@ def _requested(record: Mapping[str, Any], count: int) -> int:
 
 
 def _identity(record: Mapping[str, Any], number: int) -> str | int:
-    name = record.get("id", number)
+    name = record.get("id")
+    if name is None:
+        return number
     if isinstance(name, bool) or not isinstance(name, str | int):
         raise RecordError(f"id must be text or a whole number, not {type(name).__name__}")
     return name
@@ -121,6 +123,9 @@ def score_records(records: Iterable[object], grade: Grader, version: str) -> Ite
     and the grader's version. All samples of a problem alike are flagged `duplicate_samples`.
     """
     for number, item in enumerate(records, 1):
+        if isinstance(item, Mapping) and isinstance(item.get("error"), str) and "gold" not in item:
+            yield {"id": None, **item}  # a line that its reader could not read
+            continue
         try:
             yield _row(item, number, grade, version)
         except RecordError as error:

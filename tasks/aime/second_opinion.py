@@ -111,11 +111,15 @@ class SecondOpinion:
         opinion = reply.decode()
         return opinion if opinion in OPINIONS else "crashed"
 
-    def _start(self) -> _Child:
+    def check(self) -> None:
+        """OpinionUnavailable when math-verify is not installed; starts nothing."""
         if not self._own_command and importlib.util.find_spec("math_verify") is None:
             raise OpinionUnavailable(
                 "second opinion: math-verify is not installed; pip install 'creditbench[eval]'"
             )
+
+    def _start(self) -> _Child:
+        self.check()
         try:
             return _Child(self.command, START_SECONDS)
         except (EOFError, OSError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, ClassVar
 
@@ -30,9 +30,9 @@ class AimeOptions:
     `source` is trained on, `test_source` is tested on ("" : the test split of generated problems, else
     `source`): `generated`, a set of problems.HUB_SETS, `hub:owner/name@revision:split`, or a JSONL file.
     `level` is that of generated problems. `answers` is `integer`, or `math` for golds of other kinds.
-    `released_from` (YYYY-MM-DD) tests only on problems released on that day or later. `judge` scores
-    steps: `arithmetic`, `none`, `prm`, or `package.module:factory`; `steps` says how they are cut.
-    `second_opinion` also asks math-verify about every answer and records what it says.
+    `released_from` (YYYY-MM-DD) tests only on problems released on that day or later. `judge` (with
+    `judge_options`) scores steps, see judges.load_judge; `steps` says how they are cut. `second_opinion`
+    also asks math-verify about every answer and records what it says; it and `math` need the extra `eval`.
     """
 
     source: str = "generated"
@@ -42,6 +42,7 @@ class AimeOptions:
     released_from: str = ""
     manifest: str = ""
     judge: str = "arithmetic"
+    judge_options: Mapping[str, Any] = field(default_factory=dict)
     steps: str = "auto"
     instruction: str = INSTRUCTION
     phrase_fallback: bool = False
@@ -77,13 +78,16 @@ class AimeTask:
     recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
     default_recipe: ClassVar[str] = DEFAULT_RECIPE
     Options: ClassVar[type] = AimeOptions
+    summary_in_output: ClassVar[bool] = True
 
     def __init__(
         self, options: AimeOptions | None = None, *, step_judge: StepJudge | None = None, **changes: Any
     ) -> None:
         self.options = replace(options or AimeOptions(), **changes)
-        self.step_judge = step_judge or load_judge(self.options.judge)
+        self.step_judge = step_judge or load_judge(self.options.judge, **self.options.judge_options)
         self._opinion = SecondOpinion(self.options.opinion_seconds)
+        if self.options.second_opinion or self.options.answers == "math":
+            self._opinion.check()
         if self.options.source != "generated":
             # these problems come without hints, so an algorithm that needs them is refused before it starts
             self.provides = AimeTask.provides - {"hints"}  # type: ignore[misc]

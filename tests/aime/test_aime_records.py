@@ -106,6 +106,17 @@ def test_any_records_give_one_row_each_and_a_summary(records):
     json.dumps(rows)
 
 
+def test_a_line_that_its_reader_refused_keeps_its_error(task):
+    rows, summary = run(task, [{"id": None, "line": 3, "error": "line 3 is not JSON"}])
+    assert rows == [{"id": None, "line": 3, "error": "line 3 is not JSON"}]
+    assert summary["errors"] == 1
+
+
+def test_a_record_without_an_id_is_known_by_its_place(task):
+    rows, _ = run(task, [{"response": box(5), "gold": 5}, {"id": None, "response": box(5), "gold": 5}])
+    assert [row["id"] for row in rows] == [1, 2]
+
+
 def test_missing_samples_shrink_n_and_are_flagged(task):
     responses = [f"{i} {box(5 if i < 3 else 6)}" for i in range(6)] + [None] * 10
     rows, summary = run(task, [{"id": "p", "responses": responses, "gold": 5}], ks=[1])
@@ -194,6 +205,7 @@ def test_nothing_to_grade(task):
 
 
 def test_second_opinions_give_a_rate_of_disagreement(monkeypatch):
+    monkeypatch.setattr("tasks.aime.second_opinion.SecondOpinion.check", lambda self: None)
     task = AimeTask(second_opinion=True)
     monkeypatch.setattr(task._opinion, "ask", lambda answer, gold: "correct" if answer == gold else "wrong")
     rows, summary = run(

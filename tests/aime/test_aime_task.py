@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from tasks.aime import AimeOptions, AimeTask
 from tasks.aime.generate import RUBRIC, corrupt_chain, reference_chain
-from tasks.aime.judges import LlmStepJudge, StepItem, StepVerdict, load_judge, read_scores
+from tasks.aime.judges import ModelStepJudge, StepItem, StepVerdict, load_judge
 from tasks.aime.recipes import RECIPES
 from tasks.base import TASKS, Answer, Example, Score, Span, Task
+from tasks.judges.base import StepJudgement, Usage
+from tasks.judges.scripted import ScriptedJudge
 
 PROBLEM = Example("p", "3+4, then times 2", {"answer": 14}, {"without_rubric": "3+4, times 2"})
 RIGHT = "Step 1: 3+4=7.\nStep 2: 7*2=14.\n\\boxed{14}"
@@ -147,41 +149,34 @@ def test_judges_load_by_name_or_path():
     assert load_judge("none") is None
     assert load_judge("arithmetic").name == "arithmetic"
     assert load_judge("tasks.aime.judges:ArithmeticJudge").name == "arithmetic"
+    with pytest.raises(ValueError, match="judge_options"):
+        load_judge("arithmetic", model="x")
     for wrong in ("nope", "tasks.aime.judges:Nope", "no_such_module:x"):
         with pytest.raises(ValueError, match="judge="):
             load_judge(wrong)
 
 
-def test_a_model_as_judge():
-    seen = []
-
-    def ask(prompts):
-        seen.extend(prompts)
-        return ["I think [0.5, -2, 1]", None, "[1, 2"][: len(prompts)]
-
-    judge = LlmStepJudge(ask)
-    items = [StepItem("sum", "a\nb\nSOLUTION>>>\nScore 1", ((0, 1), (2, 3), (4, 23)))] * 3
-    verdicts = judge.judge(items)
-    assert [v.value for v in verdicts[0]] == [0.5, -1.0, 1.0]
-    assert [v.value for v in verdicts[1]] == [None] * 3
-    assert judge.unreadable == 2
-    assert seen[0].count("SOLUTION>>>") == 1  # the answer cannot close its quotation
-    assert judge.judge([]) == []
+def test_a_judge_of_the_judges_package_scores_steps():
+    judge = ScriptedJudge(grade_step=lambda problem, step: -1.0 if "8" in step else 0.5)
+    found = AimeTask(step_judge=ModelStepJudge(judge)).score([PROBLEM], [Answer(SLIP)])[0]
+    assert [s.value for s in found.spans] == [-1.0, -1.0, 0.5]
+    assert {s.source for s in found.spans} == {"scripted"}
+    assert score(SLIP, judge="scripted").spans[0].value == 0.0
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ("[1, 0]", [1.0, 0.0]),
-        ("[9]\n[1, 0]", [1.0, 0.0]),
-        ("[true, 0]", None),
-        ("[1]", None),
-        ("", None),
-        ("[NaN, 1]", None),
-    ],
-)
-def test_replies_of_a_judge(reply, expected):
-    assert read_scores(reply, 2) == expected
+class Silent(ScriptedJudge):
+    def steps(self, requests):
+        usage = Usage(calls=1, usd=0.25)
+        return [StepJudgement(None, "failed", "no reply", usage=usage)] + [StepJudgement((1.0,))] * (
+            len(requests) - 1
+        )
+
+
+def test_a_failed_judgement_is_no_verdict():
+    judge = ModelStepJudge(Silent())
+    items = [StepItem("p", "a\nb", ((0, 1), (2, 3)))] * 2
+    assert judge.judge(items) == [[StepVerdict(None)] * 2] * 2  # none, and one of the wrong length
+    assert (judge.failed, judge.calls, judge.usd) == (2, 1, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +186,13 @@ def test_replies_of_a_judge(reply, expected):
 def test_wrong_options_are_named(options, words):
     with pytest.raises(ValueError, match=words):
         AimeOptions(**options)
+
+
+def test_modes_that_need_math_verify_say_so_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for options in ({"answers": "math"}, {"second_opinion": True}):
+        with pytest.raises(ValueError, match="math-verify is not installed"):
+            AimeTask(**options)
 
 
 def test_a_score_is_what_the_loop_expects():
