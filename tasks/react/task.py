@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tasks.base import Answer, Example, Recipe, Score, Span, register
+from tasks.base import Answer, Diagnostic, Example, Recipe, Score, Span, register
 from tasks.react.checks import (
     ALLOWED_IMPORTS,
     LEVELS,
@@ -22,7 +22,11 @@ from tasks.react.recipes import DEFAULT_RECIPE, RECIPES, character_values
 from tasks.react.rubric import rubric_evidence
 from tasks.react.spans import error_spans, line_steps
 
-OUTCOME_LEVELS = ("compile", "renders", "non_blank", "task")
+if TYPE_CHECKING:
+    from tasks.judges import Judgement
+    from tasks.react.judging import ReactJudge
+
+OUTCOME_LEVELS = ("compile", "renders", "non_blank", "task", "judged")
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,16 @@ class ReactOptions:
 
     `outcome_level` is the level that an answer must reach to count as a success; `levels` names more levels
     to check and log (`types`, `renders`, `non_blank`, `task`), which costs time and changes no reward.
+    `judge` names a judge of content (see tasks.judges) and `judge_options` its options; an answer is
+    `judged` a success from a score of `judge_threshold` on. Where the judge fails, the answer counts by
+    `compile` alone and its status is `judge_failed`.
     """
 
     outcome_level: str = "compile"
     levels: tuple[str, ...] = ()
+    judge: str = ""
+    judge_options: Mapping[str, Any] = field(default_factory=dict)
+    judge_threshold: float = 0.75
     noise: Noise = field(default_factory=Noise)
     node: str | None = None
     timeout_seconds: float = 30.0
@@ -48,13 +58,17 @@ class ReactOptions:
             if level not in LEVELS:
                 known = ", ".join(LEVELS)
                 raise ValueError(f"task.levels={level!r} is unknown: use any of {known}")
+        if self.outcome_level == "judged" and not self.judge:
+            raise ValueError(
+                "task.outcome_level='judged' needs a judge: set task.judge, for example to scripted"
+            )
         if isinstance(self.noise, Mapping):
             object.__setattr__(self, "noise", Noise(**self.noise))
 
     @property
     def checked_levels(self) -> frozenset[str]:
-        """All levels that are checked."""
-        return frozenset(self.levels) | {self.outcome_level}
+        """All levels that are checked; a judge is shown what is rendered."""
+        return frozenset(self.levels) | {self.outcome_level} | ({"renders"} if self.judge else frozenset())
 
 
 @register
@@ -82,6 +96,14 @@ class ReactTask:
             timeout_seconds=self.options.timeout_seconds,
             allowed_imports=self.options.allowed_imports,
         )
+        self.judge = self._make_judge()
+
+    def _make_judge(self) -> ReactJudge | None:
+        if not self.options.judge:
+            return None
+        from tasks.react.judging import ReactJudge
+
+        return ReactJudge(self.options.judge, self.options.judge_options)
 
     def example(self, split: str, index: int) -> Example:
         """Example number `index` of `train` or `test`."""
@@ -110,20 +132,19 @@ class ReactTask:
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> list[Score]:
         """Outcome 1 for a finished answer that reaches `outcome_level`, else 0; errors as spans."""
         checked = self.check([a.text for a in answers])
-        return [self._score(e, a, c) for e, a, c in zip(examples, answers, checked, strict=True)]
+        words: Sequence[Judgement | None] = [None] * len(checked)
+        if self.judge is not None:
+            words = self.judge.judge_all(examples, checked)
+        rows = zip(examples, answers, checked, words, strict=True)
+        return [self._score(example, answer, c, word) for example, answer, c, word in rows]
 
-    def _score(self, example: Example, answer: Answer, checked: Checked) -> Score:
-        code, diagnostics = checked.extraction, checked.diagnostics
-        found: tuple[Span, ...] = ()
-        if "task" in self.options.checked_levels:
-            found, missing = rubric_evidence(example.reference, checked)
-            diagnostics += missing
-        reached = self._reached(example, checked)
+    def _score(self, example: Example, answer: Answer, checked: Checked, word: Judgement | None) -> Score:
+        code = checked.extraction
+        found, missing = self._evidence(example, checked, word)
+        diagnostics = checked.diagnostics + missing
+        reached = self._reached(example, checked, word)
         success = answer.finished and reached[self.options.outcome_level]
         metrics = {name: float(answer.finished and value) for name, value in reached.items()}
-        if checked.rendered is not None:
-            shown = features_shown(example.reference, checked).values()
-            metrics["features"] = sum(shown) / len(shown) if shown else 1.0
         metrics |= {
             "extracted": float(checked.extracted),
             "compile_raw": float(checked.syntax and answer.finished),
@@ -137,12 +158,38 @@ class ReactTask:
             correct=success,
             spans=error_spans(diagnostics) + found,
             steps=line_steps(code.code, code.start) if code.code else (),
-            metrics=metrics,
+            metrics=metrics | self._content_metrics(example, checked, word),
             diagnostics=diagnostics,
-            status=checked.failure,
+            status=checked.failure or ("judge_failed" if word is not None and word.score is None else ""),
         )
 
-    def _reached(self, example: Example, checked: Checked) -> dict[str, bool]:
+    def _evidence(
+        self, example: Example, checked: Checked, word: Judgement | None
+    ) -> tuple[tuple[Span, ...], tuple[Diagnostic, ...]]:
+        """Spans of rubric items and of the judge's remarks, and diagnostics of what is missing."""
+        found: tuple[Span, ...] = ()
+        missing: tuple[Diagnostic, ...] = ()
+        if "task" in self.options.checked_levels:
+            found, missing = rubric_evidence(example.reference, checked)
+        if word is not None:
+            from tasks.react.judging import comment_spans
+
+            found += comment_spans(word, checked)
+        return found, missing
+
+    @staticmethod
+    def _content_metrics(example: Example, checked: Checked, word: Judgement | None) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        if checked.rendered is not None:
+            shown = features_shown(example.reference, checked).values()
+            metrics["features"] = sum(shown) / len(shown) if shown else 1.0
+        if word is not None:
+            from tasks.react.judging import judge_metrics
+
+            metrics |= judge_metrics(word)
+        return metrics
+
+    def _reached(self, example: Example, checked: Checked, word: Judgement | None) -> dict[str, bool]:
         """The levels that were checked, each only with those below it."""
         reached = {"compile": checked.compile}
         if checked.types is not None:
@@ -151,6 +198,9 @@ class ReactTask:
             reached["renders"] = checked.compile and bool(checked.renders)
             reached["non_blank"] = reached["renders"] and not checked.blank
             reached["task"] = reached["non_blank"] and meets_task(example.reference, checked)
+        if word is not None:
+            passed = word.score is None or word.score >= self.options.judge_threshold
+            reached["judged"] = checked.compile and passed
         return reached
 
     def score_records(self, records: Iterable[Mapping[str, Any]], **options: Any) -> Iterator[dict[str, Any]]:
@@ -168,3 +218,5 @@ class ReactTask:
     def close(self) -> None:
         """Ends the helper processes."""
         self.checks.close()
+        if self.judge is not None:
+            self.judge.close()
