@@ -1,0 +1,34 @@
+"""Leave-one-out: each completion against the mean of the others of its prompt."""
+
+from dataclasses import dataclass
+
+import torch
+
+from algorithms.base import Algorithm, LossTerm, register
+
+
+@dataclass(frozen=True)
+class Options:
+    clip: float = 0.2
+
+
+@register
+class LeaveOneOut(Algorithm):
+    """A_i = R_i - mean of the other R of the group; clipped token ratio (my paper, equation 3)."""
+
+    name = "leave_one_out"
+    source = "my paper"
+    requires = frozenset({"groups"})
+    extra_cost = "none"
+    Options = Options
+
+    def advantages(self, batch):
+        same = (batch.group_ids[:, None] == batch.group_ids[None, :]).float()
+        others = same - torch.eye(len(batch), device=same.device)
+        baseline = (others @ batch.rewards) / others.sum(1).clamp(min=1)
+        return (batch.rewards - baseline)[:, None] * batch.completion_mask
+
+    def loss(self, logprobs, batch):
+        ratio = torch.exp(torch.where(batch.completion_mask, logprobs - batch.old_logprobs, 0.0))
+        clipped = ratio.clamp(1 - self.options.clip, 1 + self.options.clip)
+        return {"policy": LossTerm(-torch.minimum(ratio * batch.advantages, clipped * batch.advantages))}
