@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import ModelCard, ModelCardData
@@ -41,9 +42,9 @@ _CARD = """---
 
 {{ note }}.
 
-Qwen2 architecture with {{ parameters }} parameters: {{ recipe.layers }} layers of width
-{{ recipe.hidden_size }}, {{ recipe.heads }} heads, tied embeddings, fp32; a byte-level BPE tokenizer of
-{{ vocabulary }} tokens. For tests of methods on two CPU cores; it knows nothing but its corpus.
+Qwen2 architecture with {{ parameters }} parameters: {{ recipe.layers }} layers of width {{ recipe.hidden_size }},
+{{ recipe.heads }} heads, tied embeddings, fp32; a byte-level BPE tokenizer of {{ vocabulary }} tokens.
+Made for comparing methods on two CPU cores: it knows nothing but its corpus.
 
 ## Corpus
 
@@ -73,24 +74,25 @@ class Corpus:
     """Documents of a recipe's corpus module, as a pure function of seed, split and index."""
 
     def __init__(self, recipe: PretrainRecipe, seed: int) -> None:
-        self.module = importlib.import_module(recipe.corpus)
+        self.source = pkgutil.resolve_name(recipe.corpus)
         self.seed = seed
 
     def example(self, split: str, index: int) -> Example:
         """The problem at an index."""
-        return self.module.example(split, index)
+        return self.source.example(split, index)
 
     def document(self, split: str, index: int) -> str:
         """Prompt and answer, without the end token."""
         problem = self.example(split, index)
-        return problem.prompt + self.module.corpus_answer(problem, self._rng(split, index))
+        return problem.prompt + self.source.corpus_answer(problem, self.rng(split, index))
 
     def clean_document(self, split: str, index: int) -> str:
         """Prompt and right answer."""
         problem = self.example(split, index)
-        return problem.prompt + self.module.right_answer(problem, self._rng(split, index))
+        return problem.prompt + self.source.right_answer(problem, self.rng(split, index))
 
-    def _rng(self, split: str, index: int) -> Any:
+    def rng(self, split: str, index: int) -> np.random.Generator:
+        """The random stream of the document at an index."""
         return generator("pretrain", self.seed, split, index)
 
 
@@ -263,7 +265,7 @@ def _card(
         ("different answers", f"{m['unique']:.1%}"),
         ("held-out loss, nats a token (prompt and answer with edits)", f"{m['held_out_loss']:.4f}"),
         ("held-out loss, nats a token (prompt and right answer)", f"{m['right_answer_loss']:.4f}"),
-        ("training time, seconds", f"{facts['seconds']:.0f} on {facts['threads']} threads"),
+        (f"training time, seconds (threads: {facts['threads']})", f"{facts['seconds']:.0f}"),
     ]
     scored = {k.removeprefix("metric_"): v for k, v in m.items() if k.startswith("metric_")}
     rows += [(f"`{name}`, mean", f"{value:.3f}") for name, value in scored.items()]
@@ -331,5 +333,5 @@ def pretrain(
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    (out / "README.md").write_text(_card(preset, recipe, facts, measured), encoding="utf-8")
+    (out / "README.md").write_text(_card(preset, recipe, facts, measured) + "\n", encoding="utf-8")
     return {**measured, "parameters": parameters, "seconds": seconds, "trained_tokens": tokens}
