@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from harness.claims.measure import (
     AXES,
@@ -54,9 +55,10 @@ def check_runs(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> list[RunR
     return list(runs)
 
 
-def _arm_result(name: str, algorithm: str, measured: Sequence[Measured], metric: str) -> ArmResult:
+def _arm_result(name: str, algorithm: str, measured: Sequence[Measured], endpoint: Any) -> ArmResult:
+    metric, has_threshold = endpoint.metric, hasattr(endpoint, "threshold")
     runs = [m.run for m in measured]
-    steps = [m.crossings["optimizer_steps"] for m in measured if m.usable]
+    steps = [m.crossings["optimizer_steps"] for m in measured if m.usable and m.crossings]
     statuses: dict[str, int] = {}
     for run in runs:
         statuses[run.status] = statuses.get(run.status, 0) + 1
@@ -70,8 +72,8 @@ def _arm_result(name: str, algorithm: str, measured: Sequence[Measured], metric:
         name=name,
         algorithm=algorithm,
         seeds=tuple(run.seed for run in runs),
-        reached=sum(c.event for c in steps),
-        censored=len(runs) - sum(c.event for c in steps),
+        reached=sum(c.event for c in steps) if has_threshold else None,
+        censored=len(runs) - sum(c.event for c in steps) if has_threshold else None,
         final_compile_rate=final[metric]
         if metric == "compile"
         else mean_of(final_value(r, "compile") for r in runs),
@@ -89,7 +91,7 @@ def arm_results(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> dict[str
     for arm in claim.arms_at(scale):
         limit = max(1, round(horizon * arm.horizon_fraction))
         measured = [measure(run, claim.endpoint, limit) for run in runs if run.arm == arm.name]
-        arms[arm.name] = _arm_result(arm.name, arm.algorithm, measured, claim.endpoint.metric)
+        arms[arm.name] = _arm_result(arm.name, arm.algorithm, measured, claim.endpoint)
     return arms
 
 

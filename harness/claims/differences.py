@@ -22,8 +22,8 @@ from harness.claims.schema import (
     WinRate,
 )
 from harness.stats.compare import Difference, exact_shift, one_sample, paired, tost, two_way, welch
-from harness.stats.passk import pass_at_k
 from harness.stats.power import runs_for_equivalence, runs_for_shift
+from tasks.passk import pass_at_k
 
 Values = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """By effect: baseline and treatment values, [seeds] or [seeds, problems]."""
@@ -68,6 +68,8 @@ def _problems(measured: Measured) -> Mapping[str, Sequence[int]]:
 def _pass_values(endpoint: PassAtKDifference, arms: Sequence[ArmResult]) -> Values:
     """Pass@k of every run and problem, on the problems that all runs share."""
     tables = [[_problems(m) for m in arm.measured if m.usable] for arm in arms]
+    if not all(tables):
+        raise Unavailable("an arm has no run with samples by problem")
     shared = sorted(set.intersection(*(set(table) for tables_ in tables for table in tables_)))
     if not shared:
         raise Unavailable("the runs share no problem: they were evaluated on different sets")

@@ -49,12 +49,22 @@ def cumulative(run: RunRecord, axis: str) -> tuple[list[float], list[float]] | N
     return [step for step, _ in points], [value for _, value in points]
 
 
+def metric_of(row: Mapping[str, Any], metric: str) -> float | None:
+    """A metric of one evaluation; `a/b` is a share of another (0 where b is 0); None unless finite numbers."""
+    metrics, (name, _, base) = row.get("metrics") or {}, metric.partition("/")
+    value, whole = metrics.get(name), metrics.get(base, 1.0 if not base else None)
+    for number in (value, whole):
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            return None
+    return float(value / whole) if whole else 0.0
+
+
 def curve(run: RunRecord, metric: str) -> tuple[list[float], list[float]]:
-    """Optimizer steps and values of a metric, where it was recorded as a finite number."""
+    """Optimizer steps and values of a metric, where it was recorded as a finite number; see metric_of."""
     points = [
-        (float(row["optimizer_step"]), float(value))
+        (float(row["optimizer_step"]), value)
         for row in run.evals
-        if isinstance(value := (row.get("metrics") or {}).get(metric), int | float) and math.isfinite(value)
+        if (value := metric_of(row, metric)) is not None
     ]
     return [step for step, _ in points], [value for _, value in points]
 
@@ -128,6 +138,10 @@ def _measure_final(run: RunRecord, endpoint: Any, horizon: float) -> Measured:
     notes = [f"{run.arm} seed {run.seed}: {problem}" for problem in run.problems]
     steps, values = curve(run, endpoint.metric)
     value = final_value(run, endpoint.metric, getattr(endpoint, "last", 1))
+    prefix, brace, _ = endpoint.metric.partition("{")
+    if brace and run.evals:
+        found = [name for name in run.evals[-1].get("metrics") or {} if name.startswith(prefix)]
+        value = mean_of(final_value(run, name) for name in found)
     if run.status == "diverged" and values:
         value = min(values)
         notes.append(f"{run.arm} seed {run.seed} diverged: counted with its lowest {endpoint.metric}")

@@ -16,14 +16,15 @@ from harness.stats.speedup import SpeedupResult
 class ArmResult:
     """One arm: its runs, how many reached the threshold, the means of its final metrics.
 
-    `time` is the Kaplan-Meier median on each recorded axis, None where fewer than half reached.
+    `reached` and `censored` are None for an endpoint without a threshold; `time` is the Kaplan-Meier
+    median on each recorded axis, None where fewer than half reached.
     """
 
     name: str
     algorithm: str
     seeds: tuple[int, ...]
-    reached: int
-    censored: int
+    reached: int | None
+    censored: int | None
     final_compile_rate: float | None
     final: Mapping[str, float | None]
     time: Mapping[str, float | None]

@@ -37,6 +37,7 @@ class Arm(Strict):
     model: str | None = None
     horizon_fraction: float = Field(default=1.0, gt=0, le=1)
     factors: dict[str, str | float] = {}
+    seed_offset: Annotated[int, Field(ge=0)] = 0
 
 
 class Comparison(Strict):
@@ -55,13 +56,14 @@ class Published(Strict):
 
 
 class TimeToThreshold(Strict):
-    """How many times sooner the treatment reaches a level of a metric."""
+    """How many times sooner the treatment reaches a level of a metric; `axis` is the cost that decides."""
 
     kind: Literal["time_to_threshold"] = "time_to_threshold"
     metric: str
     threshold: float
     sustain: Positive = 3
     rule: Literal["isotonic", "sustained", "raw"] = "isotonic"
+    axis: str = "optimizer_steps"
 
 
 class FinalDifference(Strict):
@@ -151,6 +153,7 @@ class Scale(Strict):
     horizon: Positive
     eval_every: Positive
     eval_prompts: Positive
+    eval_samples: Positive = 1
     seeds: Positive | None = None
     stop_rule: Literal["none", "sustained"] = "none"
     train: dict[str, Any] = {}
@@ -160,6 +163,8 @@ class Scale(Strict):
     needs: tuple[str, ...] = ()
 
 
+CONTROL = "_control"
+CONTROL_OFFSET = 5000
 DECISIVE = {
     "name", "version", "published", "baseline", "endpoint", "secondary", "smallest_effect", "size_width", "minimum_seeds",
     "first_seed", "paired",
@@ -246,6 +251,33 @@ class Claim(Strict):
         )
         return tuple(pair for pair in pairs if pair.treatment in names and pair.baseline in names)
 
+    def with_control(self) -> Claim:
+        """The claim with an A/A control: the baseline once more, on seeds of its own, compared but not judged.
+
+        A difference between the control and the baseline would cast doubt on the whole sweep. This is
+        another definition, with another hash.
+        """
+        base = self.arm(self.baseline)
+        control = base.model_copy(
+            update={"name": f"{base.name}{CONTROL}", "seed_offset": CONTROL_OFFSET, "factors": {}}
+        )
+        pairs = self.comparisons or tuple(
+            Comparison(treatment=arm.name, baseline=self.baseline)
+            for arm in self.arms
+            if arm.name != self.baseline
+        )
+        pairs += (Comparison(treatment=control.name, baseline=base.name, primary=False),)
+        body = self.model_dump(mode="json")
+        body["arms"] = [*body["arms"], control.model_dump(mode="json")]
+        body["comparisons"] = [pair.model_dump(mode="json") for pair in pairs]
+        for scale in body["scales"].values():
+            for key in ("arm_options", "arm_settings"):
+                if base.name in scale[key]:
+                    scale[key][control.name] = scale[key][base.name]
+            if scale["arms"]:
+                scale["arms"] = [*scale["arms"], control.name]
+        return Claim.model_validate(body)
+
     def seeds(self, count: int | None = None, *, scale: str | None = None) -> tuple[int, ...]:
         """The seeds of a confirmation, in order; UserError when they would reach the tuning seeds."""
         preset = self.scale(scale).seeds if scale else None
@@ -265,6 +297,8 @@ class Claim(Strict):
         default, so that a field added by a later harness leaves older definitions as they were.
         """
         decisive = self.model_dump(mode="json", include=DECISIVE)
+        if decisive["endpoint"].get("axis") == "optimizer_steps":
+            del decisive["endpoint"]["axis"]
         body = {**self.model_dump(mode="json", exclude_defaults=True), **decisive}
         if scale is not None:
             self.scale(scale)

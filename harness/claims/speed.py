@@ -70,9 +70,10 @@ def _compare(claim: Claim, pair: Comparison, arms: Mapping[str, ArmResult], leve
         by_rule=sets["by_rule"],
     )
     reason = blockers(claim, (baseline, treatment), need_events=True)
-    main, exact = result.speedup.get("optimizer_steps"), result.exact.get("optimizer_steps")
+    axis = getattr(claim.endpoint, "axis", "optimizer_steps")
+    main, exact = result.speedup.get(axis), result.exact.get(axis)
     if reason or main is None or exact is None:
-        return replace(result, reason=reason or "the metric was not recorded")
+        return replace(result, reason=reason or f"the metric or {axis} was not recorded in every run")
     rule: dict[str, Any] = {
         "published": claim.published.value,
         "smallest": claim.smallest_effect,
@@ -98,7 +99,8 @@ def compare_times(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> li
     primary = [i for i, pair in enumerate(pairs) if pair.primary]
     if len(primary) < 2:
         return found
-    p_values = [getattr(found[i].speedup.get("optimizer_steps"), "p_value", None) for i in primary]
+    axis = getattr(claim.endpoint, "axis", "optimizer_steps")
+    p_values = [getattr(found[i].speedup.get(axis), "p_value", None) for i in primary]
     for i, level in zip(primary, holm_levels(p_values), strict=True):
         found[i] = _compare(claim, pairs[i], arms, level)
     return found

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from harness.claims.arms import arm_results, check_runs
 from harness.claims.designs import compare_factorial, compare_scaling
 from harness.claims.differences import compare_differences
 from harness.claims.family import holm_levels
 from harness.claims.results import ArmResult, ComparisonResult, Verdict
-from harness.claims.rules import at_scale, together
-from harness.claims.schema import Claim
+from harness.claims.rules import SUPPORTED, at_scale, together
+from harness.claims.schema import CONTROL, Claim, Published
 from harness.claims.speed import compare_times
 from harness.claims.words import sentence
 from harness.store.reader import RunRecord
@@ -29,6 +30,28 @@ JUDGES: Mapping[str, Judge] = {
 }
 
 
+def _secondary(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> list[ComparisonResult]:
+    """The comparisons by the claim's secondary endpoints, reported beside the verdict and never deciding it."""
+    out: list[ComparisonResult] = []
+    for endpoint in claim.secondary:
+        other = claim.model_copy(update={"endpoint": endpoint, "published": Published(reading="secondary")})
+        arms = arm_results(other, scale, runs)
+        found = JUDGES[endpoint.kind](other, scale, arms)
+        out += [replace(pair, primary=False) for pair in found]
+    return out
+
+
+def _control_notes(found: Sequence[ComparisonResult]) -> list[str]:
+    """A warning when the A/A control differs from the baseline that it repeats."""
+    out = []
+    for pair in found:
+        if pair.treatment.endswith(CONTROL) and pair.verdict in (*SUPPORTED, "reversed"):
+            out.append(
+                f"the A/A control {pair.treatment} differs from {pair.baseline}: doubt every verdict of this sweep"
+            )
+    return out
+
+
 def judge(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Verdict:
     """The verdict of a claim's runs at a scale, by the rules of evaluation.md 2.8.
 
@@ -37,7 +60,7 @@ def judge(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Verdict:
     """
     runs = check_runs(claim, scale, runs)
     arms = arm_results(claim, scale, runs)
-    found = JUDGES[claim.endpoint.kind](claim, scale, arms)
+    found = [*JUDGES[claim.endpoint.kind](claim, scale, arms), *_secondary(claim, scale, runs)]
     verdict = at_scale(together([pair.verdict for pair in found if pair.primary]), scale)
     return Verdict(
         claim=claim.name,
@@ -48,6 +71,9 @@ def judge(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Verdict:
         arms=tuple(arms.values()),
         comparisons=tuple(found),
         run_ids=tuple(run.run_id for run in runs),
-        notes=tuple(note for arm in arms.values() for m in arm.measured for note in m.notes),
+        notes=(
+            *_control_notes(found),
+            *(note for arm in arms.values() for m in arm.measured for note in m.notes),
+        ),
         endpoint=claim.endpoint.model_dump(),
     )

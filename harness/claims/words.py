@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from harness.claims.measure import AXES
 from harness.claims.results import ArmResult, ComparisonResult
 from harness.claims.rules import WORDS, number, span
 from harness.claims.schema import Claim, Equivalence, Scaling
@@ -33,9 +34,9 @@ def _level(pair: ComparisonResult) -> str:
     return f"{100 * pair.level:.3g}%"
 
 
-def ratio_words(pair: ComparisonResult) -> str:
-    """A speed-up in words: how many times fewer steps, with both intervals."""
-    main, exact = pair.speedup["optimizer_steps"], pair.exact.get("optimizer_steps")
+def ratio_words(pair: ComparisonResult, axis: str = "optimizer_steps") -> str:
+    """A speed-up in words: how many times fewer steps (or another cost), with both intervals."""
+    main, exact = pair.speedup[axis], pair.exact.get(axis)
     check = f"exact {span(exact.low, exact.high)}" if exact is not None else "no exact check"
     if main.estimate is None or not main.has_interval:
         reached = f"{main.events[1]} of {main.n[1]} and {main.events[0]} of {main.n[0]} runs reached it"
@@ -43,7 +44,7 @@ def ratio_words(pair: ComparisonResult) -> str:
     faster = main.estimate >= 1
     times = number(main.estimate if faster else 1 / main.estimate)
     return (
-        f"{pair.treatment} needed {times} times {'fewer' if faster else 'more'} optimizer steps than "
+        f"{pair.treatment} needed {times} times {'fewer' if faster else 'more'} {AXES[axis]} than "
         f"{pair.baseline} (speed-up {number(main.estimate)}, {_level(pair)} {span(main.low, main.high)}; {check})"
     )
 
@@ -61,7 +62,8 @@ def difference_words(pair: ComparisonResult) -> str:
     for name, main in pair.effects.items():
         exact = pair.exact_effects.get(name)
         check = f"; exact {signed_span(exact)}" if exact is not None else ""
-        parts.append(f"{name} {number(main.estimate)} ({_level(pair)} {signed_span(main)}{check})")
+        level = f"{100 * main.level:.3g}%"
+        parts.append(f"{name} {number(main.estimate)} ({level} {signed_span(main)}{check})")
     return f"{pair.treatment} minus {pair.baseline}: {', '.join(parts)}"
 
 
@@ -75,10 +77,11 @@ def _body(claim: Claim, found: Sequence[ComparisonResult]) -> str:
     words: Callable[[ComparisonResult], str] = difference_words
     if isinstance(claim.endpoint, Scaling):
         words = exponent_words
+    axis = getattr(claim.endpoint, "axis", "optimizer_steps")
     parts = []
     for pair in found:
-        if pair.primary and "optimizer_steps" in pair.speedup:
-            parts.append(ratio_words(pair))
+        if pair.primary and axis in pair.speedup:
+            parts.append(ratio_words(pair, axis))
         elif pair.primary and pair.effects:
             parts.append(words(pair))
     if isinstance(claim.endpoint, Equivalence) and parts:

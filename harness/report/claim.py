@@ -53,7 +53,8 @@ def arm_table(verdict: Verdict) -> Table:
     columns += [_right(f"final {metric}"), *(_right(HEADINGS.get(name, name)) for name in side)]
     rows: list[tuple[Cell, ...]] = []
     for arm in verdict.arms:
-        row: list[Cell] = [arm.name, f"{arm.reached}/{len(arm.seeds)}", arm.censored]
+        reached = None if arm.reached is None else f"{arm.reached}/{len(arm.seeds)}"
+        row: list[Cell] = [arm.name, reached, arm.censored]
         row += [amount(t) if (t := arm.time.get(axis)) is not None else _horizon(arm, axis) for axis in axes]
         row += [arm.final.get(metric), *(arm.final.get(name) for name in side)]
         rows.append(tuple(row))

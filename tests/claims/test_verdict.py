@@ -89,7 +89,7 @@ def test_large_speed_up_is_supported_at_paper_scale_and_only_a_mechanism_at_tiny
     slow, fast = [85, 92, 98, 90, 105], [44, 47, 52, 46, 50]
     paper = judge(CLAIM, "paper", sweep(slow, fast))
     assert paper.verdict == "supported_size"
-    assert paper.sentence.startswith("In our setting (Qwen/Qwen2.5-3B, 200 prompts every 5 optimizer steps")
+    assert paper.sentence.startswith("In our setting (Qwen2.5-3B, 200 prompts every 5 optimizer steps")
     assert "the paper's 1.9 was one run" in paper.sentence.lower()
     main = paper.speedup["optimizer_steps"]
     assert main.low < 94 / 47.8 < main.high
