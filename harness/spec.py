@@ -35,9 +35,14 @@ class TaskSpec(Strict):
 
 
 class ModelSpec(Strict):
-    """A model preset, a folder, or a Hub id; random weights of the same shape when `random_init`."""
+    """A model preset, a folder, or a Hub id; random weights of the same shape when `random_init`.
+
+    `weights` pins the content of a folder's weight files (filled in when a run is planned, checked when it
+    is loaded), so that runs of a rebuilt model never pass for runs of the old one.
+    """
 
     name: str = "react-tiny"
+    weights: str = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
     random_init: bool = False

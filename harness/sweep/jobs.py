@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from harness.models.source import weights_fingerprint
 from harness.spec import RunSpec, fingerprint
 from harness.store.writer import read_status
 
@@ -44,8 +45,10 @@ class Job:
 
 
 def job_for(spec: RunSpec, root: Path, *, arm: str = "", claim: Mapping[str, Any] | None = None) -> Job:
-    """The job of a specification, in its own folder under `root`."""
+    """The job of a specification, its weights pinned, in its own folder under `root`."""
     arm = arm or spec.algorithm.name
+    pinned = spec.model.model_copy(update={"weights": weights_fingerprint(spec.model.name)})
+    spec = spec.model_copy(update={"model": pinned})
     folder = root / f"{arm}-seed{spec.seeds.seed}-{spec.run_id}"
     return Job(spec.model_dump(mode="json"), str(folder), {**(claim or {}), "arm": arm} if claim else {}, arm)
 

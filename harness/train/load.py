@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.errors import UserError
-from harness.models import PRESETS, shipped_path
+from harness.models.source import source_of, weights_fingerprint
 from harness.spec import ModelSpec
 from harness.train.streams import seed_of
 
@@ -22,25 +21,16 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def source_of(spec: ModelSpec) -> str:
-    """A folder path or a Hub id for a model name; UserError when it is neither preset, folder nor Hub id."""
-    preset = PRESETS.get(spec.name)
-    if preset is not None:
-        return str(shipped_path(spec.name)) if preset.source == "folder" else preset.location
-    if Path(spec.name).is_dir():
-        return spec.name
-    if spec.name.count("/") == 1:
-        return spec.name
-    from harness.names import did_you_mean
-
-    raise UserError(did_you_mean("model", spec.name, PRESETS) + "; or a folder, or a Hub id such as org/name")
-
-
 def load_policy(spec: ModelSpec, seed: int) -> tuple[Any, Any]:
     """The model (in evaluation mode: no dropout, so that log-probs are those of sampling) and its tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    source = source_of(spec)
+    source = source_of(spec.name)
+    if spec.weights and weights_fingerprint(spec.name) != spec.weights:
+        raise UserError(
+            f"model.weights={spec.weights!r}: the files of {spec.name} have another content now; restore them, or "
+            "start afresh in another --out"
+        )
     dtype = getattr(torch, spec.dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)

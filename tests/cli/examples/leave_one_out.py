@@ -23,8 +23,8 @@ class LeaveOneOut(Algorithm):
     Options = Options
 
     def advantages(self, batch):
-        same = (batch.group_ids[:, None] == batch.group_ids[None, :]).float()
-        others = same - torch.eye(len(batch), device=same.device)
+        same = batch.group_ids[:, None] == batch.group_ids[None, :]
+        others = same.to(batch.rewards).fill_diagonal_(0)
         baseline = (others @ batch.rewards) / others.sum(1).clamp(min=1)
         return (batch.rewards - baseline)[:, None] * batch.completion_mask
 
