@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["Equality", "Unknown", "evaluate", "find_equalities", "step_value"]
+__all__ = ["Equality", "TooLarge", "Unknown", "evaluate", "find_equalities", "step_value"]
 
 MAX_DIGITS = 30
 MAX_EXPONENT = 64
@@ -25,6 +25,10 @@ MAX_TOKENS = 2000
 
 class Unknown(Exception):
     """An expression outside the grammar or beyond its bounds."""
+
+
+class TooLarge(Unknown):
+    """An expression whose value would take too much to compute."""
 
 
 class Token(NamedTuple):
@@ -116,17 +120,17 @@ def _number(text: str) -> Fraction:
 
 def _bounded(value: Fraction) -> Fraction:
     if value.numerator.bit_length() + value.denominator.bit_length() > MAX_BITS:
-        raise Unknown("a value that is too large")
+        raise TooLarge("a value that is too large")
     return value
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     """base^exponent for small whole exponents; the size is known before it is computed."""
-    if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT:
-        raise Unknown("an exponent that is no small integer")
+    if exponent.denominator != 1 or (base == 0 and exponent <= 0):
+        raise Unknown("a power that is no fraction or not defined")
     size = max(base.numerator.bit_length(), base.denominator.bit_length())
-    if size * abs(int(exponent)) > MAX_BITS or (base == 0 and exponent <= 0):
-        raise Unknown("a power that is too large or not defined")
+    if abs(exponent) > MAX_EXPONENT or size * abs(int(exponent)) > MAX_BITS:
+        raise TooLarge("a power that is too large")
     return Fraction(base) ** int(exponent)
 
 

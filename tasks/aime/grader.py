@@ -9,7 +9,8 @@ The rule, in short (any change of it changes GRADER_VERSION):
   parentheses and `\\text{}`, a unit, degrees, a percent sign or a leading `n =` do not change the integer.
 - A gold that is a decimal asks for that very decimal: neither `35\\%` nor `35` is `0.35`.
 - Two numbers, an expression (`236/2`) or words with a meaning of their own (`about`, `or`, `million`) are
-  no integer, and wrong.
+  no integer, and wrong. An expression beyond all bounds (`9^{9^{9}}`) is never computed: its status is
+  `grader_timeout`, which scores 0 and is counted apart.
 - Without a box, the last line `Answer: ...` counts; "the answer is ..." only when asked for.
 """
 
@@ -19,6 +20,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tasks.aime.arithmetic import TooLarge, Unknown, evaluate
 from tasks.aime.extract import canonical, find_answer
 
 __all__ = ["GRADER_VERSION", "STATUSES", "Grade", "grade", "parse_gold", "parse_integer", "parse_number"]
@@ -158,6 +160,17 @@ def parse_gold(gold: object) -> Fraction | None:
     return Fraction(gold) if float(gold).is_integer() else None
 
 
+def _beyond_bounds(text: str) -> bool:
+    """Whether an answer is arithmetic whose value would take too much to compute."""
+    try:
+        evaluate(text)
+    except TooLarge:
+        return True
+    except Unknown:
+        return False
+    return False
+
+
 def grade(
     response: str, gold: object, *, finish_reason: str | None = None, phrase_fallback: bool = False
 ) -> Grade:
@@ -169,6 +182,8 @@ def grade(
     if found.text is None:
         return Grade(found.status, False)
     answer = parse_number(found.text)
+    if answer is None and _beyond_bounds(found.text):
+        return Grade("grader_timeout", False, found.text, found.source)
     correct = answer is not None and answer == value
     extracted = str(answer) if answer is not None and answer.denominator == 1 else found.text
     return Grade("correct" if correct else "wrong", correct, extracted, found.source)

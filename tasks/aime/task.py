@@ -9,9 +9,11 @@ from datetime import date
 from typing import Any, ClassVar
 
 from tasks.aime import generate, records
-from tasks.aime.grader import GRADER_VERSION, Grade, grade
+from tasks.aime.extract import find_answer
+from tasks.aime.grader import GRADER_VERSION, Grade, grade, parse_number
 from tasks.aime.judges import StepItem, StepJudge, StepVerdict, load_judge
 from tasks.aime.math_grader import MATH_GRADER_VERSION, grade_math
+from tasks.aime.normal_form import text_form
 from tasks.aime.problems import DataError, Problem, load_problems, split_by_date
 from tasks.aime.recipes import DEFAULT_RECIPE, RECIPES
 from tasks.aime.second_opinion import SecondOpinion
@@ -225,6 +227,18 @@ class AimeTask:
             diagnostics=tuple(d for v in said for d in v.diagnostics),
             status=verdict.status,
         )
+
+    def vote(self, answer: Answer) -> str | None:
+        """What an answer votes for in a majority: its integer, else what its box holds; None without one."""
+        found = find_answer(
+            answer.text,
+            finish_reason=None if answer.finished else "length",
+            phrase_fallback=self.options.phrase_fallback,
+        )
+        if found.text is None:
+            return None
+        number = parse_number(found.text)
+        return text_form(found.text) if number is None else str(number)
 
     def score_records(self, records_in: Iterable[object]) -> Iterator[dict[str, Any]]:
         """Grades answers from anywhere; see records.score_records."""

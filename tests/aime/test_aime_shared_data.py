@@ -74,7 +74,7 @@ def test_integer_verdicts_on_real_responses_agree_with_the_peer_but_for_one():
             graded += 1
             if grade(response, row["answer"]).correct != peer:
                 disagreements.append((row["id"], i))
-    # the gold 10{,}000 against \boxed{10{,}000}: the peer is wrong (docs/aime-disagreements.md)
+    # the gold 10{,}000 against \boxed{10{,}000}: the peer is wrong (disagreements.md)
     assert disagreements == [(72, 7)]
     assert graded == 616
 

@@ -195,6 +195,13 @@ def test_modes_that_need_math_verify_say_so_at_once(monkeypatch):
             AimeTask(**options)
 
 
+def test_votes_of_a_majority():
+    task = AimeTask()
+    votes = [task.vote(Answer(t)) for t in ("\\boxed{047}", "\\boxed{47.0}", "\\boxed{\\dfrac12}", "none")]
+    assert votes == ["47", "47", "\\frac{1}{2}", None]
+    assert task.vote(Answer("\\boxed{47}", finished=False)) is None
+
+
 def test_a_score_is_what_the_loop_expects():
     found = score(RIGHT)
     assert isinstance(found, Score)
