@@ -12,7 +12,6 @@ import numpy as np
 
 from harness.stats.inversion import accepted_range, paired_p, unpaired_p
 
-
 Numbers = Sequence[float] | np.ndarray
 
 
