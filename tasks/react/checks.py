@@ -2,8 +2,9 @@
 
 `extract` one usable fence; `syntax` parsed by TypeScript and transformed by esbuild; `compile` that, allowed
 imports and a default-exported component with a body that returns JSX; `types` by the TypeScript checker;
-`renders` to static markup in the sandbox; `non_blank` with something to see; `task` with the requested name,
-features and given props in what is seen. Static levels are always checked, the others when asked for.
+`lint` without a finding of ESLint with its React rules; `renders` to static markup in the sandbox;
+`non_blank` with something to see; `task` with the requested name, features and given props in what is seen.
+Static levels are always checked, the others when asked for.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any
 
 from tasks.base import Diagnostic
 from tasks.react.extract import Extraction
-from tasks.react.install import NODE_FOLDER, ensure_node_modules, find_node
+from tasks.react.install import LINT_FOLDER, NODE_FOLDER, ensure_node_modules, find_node
 from tasks.react.sandbox import RenderWorker
 from tasks.react.spans import locate
 from tasks.react.worker import NodeWorker
 
-LEVELS = ("extract", "syntax", "compile", "types", "renders", "non_blank", "task")
+LEVELS = ("extract", "syntax", "compile", "types", "lint", "renders", "non_blank", "task")
 RENDERED = frozenset({"renders", "non_blank", "task"})
 ALLOWED_IMPORTS = ("react", "react/jsx-runtime", "react/jsx-dev-runtime", "react-dom")
 MAX_CODE_CHARS = 100_000
 TYPES_BATCH = 64
+UNPARSED: Mapping[str, Any] = {"types": False, "diagnostics": [None]}
+"""The verdict of the type checker and of ESLint on what does not parse; neither is asked."""
 
 FEATURE_TAGS: Mapping[str, frozenset[str]] = {
     "heading": frozenset({"h1", "h2", "h3", "h4", "h5", "h6"}),
@@ -48,6 +51,7 @@ class Checked:
     static: Mapping[str, Any]
     diagnostics: tuple[Diagnostic, ...]
     typed: Mapping[str, Any] | None = None
+    linted: Mapping[str, Any] | None = None
     rendered: Mapping[str, Any] | None = None
 
     @property
@@ -65,6 +69,10 @@ class Checked:
     @property
     def types(self) -> bool | None:
         return None if self.typed is None else bool(self.typed.get("types"))
+
+    @property
+    def lint(self) -> bool | None:
+        return None if self.linted is None else self.linted.get("diagnostics") == []
 
     @property
     def renders(self) -> bool | None:
@@ -139,11 +147,16 @@ def meets_task(reference: Mapping[str, Any], checked: Checked) -> bool:
 class TypeWorker(NodeWorker):
     """Client of types.mjs."""
 
-    def __init__(self, node: str | Path | None = None) -> None:
-        super().__init__(node, batch_seconds=120.0, item_seconds=30.0)
-
     def _command(self) -> list[str | Path]:
         return [find_node(self.node), NODE_FOLDER / "types.mjs", ensure_node_modules(node=self.node).parent]
+
+
+class LintWorker(NodeWorker):
+    """Client of eslint/lint.mjs, whose packages are installed on first use."""
+
+    def _command(self) -> list[str | Path]:
+        modules = ensure_node_modules(node=self.node, source=LINT_FOLDER)
+        return [find_node(self.node), LINT_FOLDER / "lint.mjs", modules.parent]
 
 
 def _units(code: str) -> int:
@@ -161,9 +174,10 @@ def _static_reports(code: str, result: Mapping[str, Any]) -> list[Mapping[str, A
     return list(result["diagnostics"])
 
 
-def _type_reports(code: str, result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _more_reports(code: str, source: str, result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Reports of the type checker or ESLint."""
     if "failure" in result:
-        return [_whole(code, "types", result["failure"], result["message"])]
+        return [_whole(code, source, result["failure"], result["message"])]
     return list(result["diagnostics"])
 
 
@@ -195,7 +209,8 @@ class Checks:
     ) -> None:
         self.allowed_imports = tuple(allowed_imports)
         self.checker = NodeWorker(node, batch_seconds=timeout_seconds)
-        self.typer = TypeWorker(node)
+        self.typer = TypeWorker(node, batch_seconds=120.0, item_seconds=30.0)
+        self.linter = LintWorker(node, batch_seconds=120.0, item_seconds=30.0)
         self.renderer = RenderWorker(node)
 
     def run(
@@ -208,13 +223,20 @@ class Checks:
         wanted = frozenset(levels)
         rendering = not RENDERED.isdisjoint(wanted)
         static = self._static([x.code for x in found], js=rendering)
-        typed = self._types(static) if "types" in wanted else {}
+        clean = [code for code, result in static.items() if result.get("syntax")]
+        typed = self._batched(self.typer, clean) if "types" in wanted else None
+        linted = self._batched(self.linter, clean) if "lint" in wanted else None
         given = props or [None] * len(found)
         rendered = self._render(found, static, given) if rendering else [None] * len(found)
         return [
-            self._checked(x, static.get(x.code or "", {}), typed.get(x.code or ""), shown, "types" in wanted)
+            self._checked(x, static.get(x.code or "", {}), self._of(typed, x), self._of(linted, x), shown)
             for x, shown in zip(found, rendered, strict=True)
         ]
+
+    @staticmethod
+    def _of(results: Mapping[str, Mapping[str, Any]] | None, found: Extraction) -> Mapping[str, Any] | None:
+        """The result for a code; a verdict without diagnostics of its own for what does not parse."""
+        return None if results is None else results.get(found.code or "", UNPARSED)
 
     def _static(self, codes: Sequence[str | None], *, js: bool) -> dict[str, dict[str, Any]]:
         results: dict[str, dict[str, Any]] = {}
@@ -227,12 +249,12 @@ class Checks:
         options = {"imports": self.allowed_imports, "facts": True, "js": js}
         return results | dict(zip(short, self.checker.run(short, options), strict=True))
 
-    def _types(self, static: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    @staticmethod
+    def _batched(worker: NodeWorker, clean: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Only what parses is sent: with one syntax error in a program, no type error is shown."""
-        clean = [code for code, result in static.items() if result.get("syntax")]
         results: list[dict[str, Any]] = []
         for i in range(0, len(clean), TYPES_BATCH):
-            results += self.typer.run(clean[i : i + TYPES_BATCH], {})
+            results += worker.run(clean[i : i + TYPES_BATCH], {})
         return dict(zip(clean, results, strict=True))
 
     def _render(
@@ -257,22 +279,20 @@ class Checks:
         found: Extraction,
         static: Mapping[str, Any],
         typed: Mapping[str, Any] | None,
+        linted: Mapping[str, Any] | None,
         rendered: Mapping[str, Any] | None,
-        types_wanted: bool,
     ) -> Checked:
-        if types_wanted and typed is None:
-            typed = {"types": False, "diagnostics": []}
         if found.code is None:
             reason = (Diagnostic("extract", "no_code", found.reason, 0, 0),)
-            return Checked(found, static, reason, typed, rendered)
+            return Checked(found, static, reason, typed, linted, rendered)
         reports = _static_reports(found.code, static)
-        if typed is not None:
-            reports += _type_reports(found.code, typed)
-        if rendered is not None and static.get("syntax"):
-            reports += _render_reports(found.code, static, rendered)
-        return Checked(found, static, locate(found.code, found.start, reports), typed, rendered)
+        if static.get("syntax"):
+            for source, result in (("types", typed), ("eslint", linted)):
+                reports += [] if result is None else _more_reports(found.code, source, result)
+            reports += [] if rendered is None else _render_reports(found.code, static, rendered)
+        return Checked(found, static, locate(found.code, found.start, reports), typed, linted, rendered)
 
     def close(self) -> None:
         """Ends all processes."""
-        for worker in (self.checker, self.typer, self.renderer):
+        for worker in (self.checker, self.typer, self.linter, self.renderer):
             worker.close()

@@ -18,6 +18,9 @@ from filelock import FileLock, Timeout
 
 MINIMUM = (20, 19)
 NODE_FOLDER = Path(__file__).parent / "node"
+LINT_FOLDER = NODE_FOLDER / "eslint"
+"""The folders of the checked-in npm locks: what every check needs, and ESLint."""
+WHAT = {NODE_FOLDER: "TypeScript, esbuild and React (45 MB)", LINT_FOLDER: "ESLint (100 MB)"}
 INSTALL_SECONDS = 600
 LOCK_SECONDS = 900
 
@@ -119,19 +122,19 @@ def _npm_command(node: Path) -> list[str]:
     return [npm]
 
 
-def lock_hash() -> str:
-    """First 16 hex digits of the SHA-256 of the npm lock: the name of what it installs."""
-    return hashlib.sha256((NODE_FOLDER / "package-lock.json").read_bytes()).hexdigest()[:16]
+def lock_hash(source: Path = NODE_FOLDER) -> str:
+    """First 16 hex digits of the SHA-256 of an npm lock: the name of what it installs."""
+    return hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()[:16]
 
 
-def packages_folder() -> Path:
-    """The folder that holds, or will hold, `node_modules` for the checked-in lock."""
-    return cache_folder() / "react" / lock_hash()
+def packages_folder(source: Path = NODE_FOLDER) -> Path:
+    """The folder that holds, or will hold, `node_modules` for a checked-in lock."""
+    return cache_folder() / "react" / lock_hash(source)
 
 
-def _npm_ci(node: Path, folder: Path) -> None:
+def _npm_ci(node: Path, source: Path, folder: Path) -> None:
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(NODE_FOLDER / name, folder / name)
+        shutil.copy(source / name, folder / name)
     command = [*_npm_command(node), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     command += ["--omit-lockfile-registry-resolved=true", "--loglevel=error"]
     try:
@@ -145,12 +148,14 @@ def _npm_ci(node: Path, folder: Path) -> None:
         raise NodeError(f"npm ci failed ({reason}): check the network, then harness setup")
 
 
-def ensure_node_modules(progress: Callable[[str], None] = to_stderr, node: str | Path | None = None) -> Path:
-    """Path of `node_modules` for the checked-in lock, installed on first use under a file lock.
+def ensure_node_modules(
+    progress: Callable[[str], None] = to_stderr, node: str | Path | None = None, source: Path = NODE_FOLDER
+) -> Path:
+    """Path of `node_modules` for a checked-in lock, installed on first use under a file lock.
 
     Raises NodeError, in one line, when there is no Node, no network or no room.
     """
-    target = packages_folder()
+    target = packages_folder(source)
     modules = target / "node_modules"
     if modules.is_dir():
         return modules
@@ -160,18 +165,19 @@ def ensure_node_modules(progress: Callable[[str], None] = to_stderr, node: str |
         with FileLock(f"{target}.lock", timeout=LOCK_SECONDS):
             if modules.is_dir():
                 return modules
-            progress(f"Installing TypeScript, esbuild and React into {target} (once, about 45 MB)")
+            what = WHAT[source]
+            progress(f"Installing {what} into {target} (once)")
             with tempfile.TemporaryDirectory(dir=target.parent, prefix="install-") as temporary:
                 folder = Path(temporary) / "packages"
                 folder.mkdir()
-                _npm_ci(path, folder)
+                _npm_ci(path, source, folder)
                 folder.rename(target)
     except (OSError, Timeout) as error:
         raise NodeError(
             f"CREDITBENCH_CACHE={str(cache_folder())!r} cannot be written ({error}): "
             "name a writable folder with 100 MB free, then harness setup"
         ) from error
-    progress("React checker installed")
+    progress(f"Installed {what}")
     return modules
 
 

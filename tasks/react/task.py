@@ -34,7 +34,7 @@ class ReactOptions:
     """Options of the React task; `node` names a Node >= 20.19, times are in seconds.
 
     `outcome_level` is the level that an answer must reach to count as a success; `levels` names more levels
-    to check and log (`types`, `renders`, `non_blank`, `task`), which costs time and changes no reward.
+    to check and log (`types`, `lint`, `renders`, `non_blank`, `task`), which costs time and changes no reward.
     `judge` names a judge of content (see tasks.judges) and `judge_options` its options; an answer is
     `judged` a success from a score of `judge_threshold` on. Where the judge fails, the answer counts by
     `compile` alone and its status is `judge_failed`.
@@ -194,6 +194,8 @@ class ReactTask:
         reached = {"compile": checked.compile}
         if checked.types is not None:
             reached["types"] = checked.compile and checked.types
+        if checked.lint is not None:
+            reached["lint"] = checked.compile and checked.lint
         if checked.rendered is not None:
             reached["renders"] = checked.compile and bool(checked.renders)
             reached["non_blank"] = reached["renders"] and not checked.blank
