@@ -23,10 +23,12 @@ class LeaveOneOut(Algorithm):
     Options = Options
 
     def advantages(self, batch):
-        same = batch.group_ids[:, None] == batch.group_ids[None, :]
-        others = same.to(batch.rewards).fill_diagonal_(0)
-        baseline = (others @ batch.rewards) / others.sum(1).clamp(min=1)
-        return (batch.rewards - baseline)[:, None] * batch.completion_mask
+        known = batch.rewards.isfinite()  # an answer that could not be scored teaches nothing
+        rewards = torch.where(known, batch.rewards, 0.0)
+        same = (batch.group_ids[:, None] == batch.group_ids[None, :]) & known
+        others = same.to(rewards).fill_diagonal_(0)
+        baseline = (others @ rewards) / others.sum(1).clamp(min=1)
+        return torch.where(known, rewards - baseline, 0.0)[:, None] * batch.completion_mask
 
     def loss(self, logprobs, batch):
         ratio = torch.exp(torch.where(batch.completion_mask, logprobs - batch.old_logprobs, 0.0))
