@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from harness.claims.measure import AXES, SIDE_METRICS
+from harness.claims.measure import AXES, SIDE_METRICS, metric_of
 from harness.claims.rules import WORDS, number, span
 from harness.claims.verdict import ArmResult, Verdict
+from harness.claims.words import signed_span
 from harness.report.tables import Cell, Column, Table
 from harness.stats.speedup import SpeedupResult
 
@@ -59,12 +59,14 @@ def arm_table(verdict: Verdict) -> Table:
         row += [arm.final.get(metric), *(arm.final.get(name) for name in side)]
         rows.append(tuple(row))
     threshold = verdict.endpoint.get("threshold")
-    goal = f"{metric} {threshold:.0%}" if isinstance(threshold, float) else metric
+    goal = (
+        f"Cost to {metric} {threshold:.0%} (median over seeds) and f" if isinstance(threshold, float) else "F"
+    )
     notes = [_status_note(arm) for arm in verdict.arms if set(arm.statuses) - {"completed"}]
     return Table(
         tuple(columns),
         tuple(rows),
-        f"Cost to {goal} (median over seeds) and final metrics (mean over seeds)",
+        f"{goal}inal metrics (mean over seeds)",
         tuple(notes),
         "arms",
     )
@@ -127,9 +129,30 @@ def _notes(verdict: Verdict) -> tuple[str, ...]:
     return tuple(out)
 
 
+def effect_table(verdict: Verdict) -> Table:
+    """One row for each comparison of final values: difference, interval, exact check, runs."""
+    columns = (
+        Column("comparison"), Column("effect"), _right("difference"), Column("interval (t)"),
+        Column("interval (exact)"), _right("level"), _right("n"), Column("verdict"),
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for pair in verdict.comparisons:
+        for name, found in pair.effects.items():
+            exact = pair.exact_effects.get(name)
+            rows.append(
+                (
+                    f"{pair.treatment} vs {pair.baseline}", name, found.estimate, signed_span(found),
+                    signed_span(exact) if exact else None, f"{100 * found.level:.3g}%", _pair(found.n),
+                    WORDS[pair.detail.get("by_effect", {}).get(name, pair.verdict)],
+                )
+            )  # fmt: skip
+    return Table(columns, tuple(rows), "Differences: treatment minus baseline", (), "effects")
+
+
 def claim_tables(verdict: Verdict) -> list[Table]:
-    """The tables of a verdict, in the order they are shown."""
-    return [arm_table(verdict), speedup_table(verdict), run_table(verdict)]
+    """The tables of a verdict, in the order they are shown; those without a row are left out."""
+    found = [arm_table(verdict), speedup_table(verdict), effect_table(verdict), run_table(verdict)]
+    return [table for table in found if table.rows]
 
 
 def claim_table(verdict: Verdict) -> Table:
@@ -138,7 +161,7 @@ def claim_table(verdict: Verdict) -> Table:
     The speed-up columns are those of the first primary comparison; `speedup_table` holds all.
     """
     arms = arm_table(verdict)
-    pair = verdict.comparisons[0] if verdict.comparisons else None
+    pair = next((p for p in verdict.comparisons if p.speedup), None)
     axes = {AXES[axis]: axis for axis in AXES}
     rows: list[tuple[Cell, ...]] = []
     for i, column in enumerate(arms.columns[1:], start=1):
@@ -148,11 +171,15 @@ def claim_table(verdict: Verdict) -> Table:
         if pair and axis and found:
             extra = (found.estimate, interval(found), interval(pair.exact.get(axis)))
         rows.append((column.name, *(row[i] for row in arms.rows), *extra))
+    if pair is None:
+        rows = [row[:-3] for row in rows]
     level = f"{100 * pair.level:.3g}%" if pair else "95%"
     columns = (
         Column("quantity"), *(_right(arm.name) for arm in verdict.arms),
         _right("speed-up"), Column(f"{level} (AFT-t)"), Column(f"{level} (exact)"),
     )  # fmt: skip
+    if pair is None:
+        columns = columns[:-3]
     caption = f"{verdict.claim} at the {verdict.scale} scale: {WORDS[verdict.verdict]}. {arms.caption}"
     return Table(columns, tuple(rows), caption, (*arms.notes, *_notes(verdict)), "claim")
 
@@ -168,7 +195,7 @@ def run_table(verdict: Verdict) -> Table:
     for arm in verdict.arms:
         for m in arm.measured:
             found = m.crossings.get("optimizer_steps")
-            last: Any = (m.run.evals[-1].get("metrics") or {}).get(metric) if m.run.evals else None
+            last = metric_of(m.run.evals[-1], metric) if m.run.evals else None
             at = None if found is None else f"{found.time:.1f}" if found.event else f">{found.time:.0f}"
             between = f"{found.lower:.0f} to {found.upper:.0f}" if found and found.event else None
             rows.append(
