@@ -137,9 +137,13 @@ def run_spec(claim: Claim, scale_name: str, arm: Arm, seed: int, plugins: Sequen
                 **arm.train,
                 "horizon": max(1, round(scale.horizon * arm.horizon_fraction)),
             },
-            "evaluation": {"every": scale.eval_every, "prompts": scale.eval_prompts},
+            "evaluation": {
+                "every": scale.eval_every,
+                "prompts": scale.eval_prompts,
+                "samples": scale.eval_samples,
+            },
             "stop": stop,
-            "seeds": {"seed": seed},
+            "seeds": {"seed": seed + arm.seed_offset},
             "plugins": list(plugins),
         }
     )

@@ -1,4 +1,4 @@
-"""Commands on finished work: archive, readme, trials."""
+"""Commands on evidence: plan, calibrate, archive, readme, trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,64 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.common import command, say
+from harness.commands.common import command, print_json, say
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Options of `harness plan`."""
+
+    claim: Annotated[str, typer.Option(help="A claim of `harness ls claims`, or a TOML file.")]
+    scale: Annotated[str, typer.Option(help="smoke, tiny, small or paper.")] = "tiny"
+    pilot: Annotated[str, typer.Option(help="A folder of runs of this claim, for spread and cost.")] = ""
+    sigma: Annotated[float, typer.Option(help="SD between seeds of log time, where there is no pilot.")] = 0.0
+    seeds: Annotated[int, typer.Option(min=0, help="Seeds an arm to plan for; 0 is the claim's own.")] = 0
+    gpu_hour_usd: Annotated[float, typer.Option(help="Price of a GPU hour in dollars.")] = 0.0
+    million_tokens_usd: Annotated[float, typer.Option(help="Price of a million generated tokens.")] = 0.0
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False
+
+
+def plan(options: PlanOptions) -> None:
+    """Say how many seeds a claim needs, what they cost, and what they cannot answer."""
+    from harness.claims.schema import load_claim
+    from harness.plan import Prices, plan_table
+    from harness.plan import plan as make
+    from harness.report.tables import to_text
+    from harness.store.reader import load_runs
+
+    found = make(
+        load_claim(options.claim),
+        options.scale,
+        load_runs(options.pilot) if options.pilot else (),
+        sigma=options.sigma or None,
+        seeds=options.seeds or None,
+        prices=Prices(options.gpu_hour_usd, options.million_tokens_usd),
+    )
+    if options.json:
+        print_json(found.to_json())
+    else:
+        print(to_text(plan_table(found), 110))
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """Options of `harness calibrate`."""
+
+    estimator: Annotated[str, typer.Option(help="An estimator, or `verdict` for the rates of verdicts.")] = "aft_t"
+    quick: Annotated[bool, typer.Option("--quick", help="500 simulated sweeps a cell instead of 4,000.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False
+
+
+def calibrate(options: CalibrateOptions) -> None:
+    """Print an estimator's coverage and false-support rate on simulated sweeps."""
+    from harness.calibrate import calibrate as run
+    from harness.report.tables import to_json, to_text
+
+    found = run(options.estimator, options.quick)
+    if options.json:
+        print_json(to_json(found))
+    else:
+        print(to_text(found, 110))
 
 
 @dataclass(frozen=True)
@@ -64,6 +121,8 @@ def trials(options: TrialsOptions) -> None:
 
 def add(app: typer.Typer) -> None:
     """Adds these commands."""
+    command(app, "plan", PlanOptions)(plan)
+    command(app, "calibrate", CalibrateOptions)(calibrate)
     command(app, "archive", ArchiveOptions)(archive)
     command(app, "readme", ReadmeOptions)(readme)
     command(app, "trials", TrialsOptions)(trials)

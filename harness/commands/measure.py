@@ -1,4 +1,4 @@
-"""Commands that measure answers and checkpoints: score."""
+"""Commands that measure answers and checkpoints: score, evaluate."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from harness.commands.common import command, say
+from harness.commands.common import command, print_json, say
+from harness.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,72 @@ def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Options of `harness evaluate`."""
+
+    target: Annotated[str, typer.Argument(help="A run's folder, a model of `harness ls models`, a folder, a Hub id.")]
+    task: Annotated[str, typer.Option(help="A task of `harness ls tasks`.")] = "react"
+    k: Annotated[str, typer.Option(help="The k of Pass@k, e.g. 1,2,4,8; named before anything is sampled.")] = ""
+    samples: Annotated[int, typer.Option(min=1, help="Completions a problem.")] = 1
+    problems: Annotated[int, typer.Option(min=0, help="Problems of the split; 0 is all (200 where endless).")] = 0
+    split: Annotated[str, typer.Option(help="test or train.")] = "test"
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0
+    max_tokens: Annotated[int, typer.Option(min=1, help="Token limit of a completion.")] = 128
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="An option of the task.")
+    ] = None  # type: ignore[assignment]
+    out: Annotated[str, typer.Option(help="Folder for evaluation.json and samples.parquet.")] = ""
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+
+def evaluate(options: EvaluateOptions) -> None:
+    """Evaluate a run or a model on a task: Pass@k, avg@n and maj@k, with the samples kept."""
+    from harness.evaluate.runner import EvaluationOptions, evaluate_named
+    from harness.spec import apply_settings, parse_run
+    from harness.train.build import build_task
+
+    try:
+        ks = tuple(int(part) for part in options.k.split(",") if part)
+    except ValueError:
+        raise UserError(f"--k {options.k!r}: give numbers, e.g. 1,2,4,8") from None
+    if options.task == "react":
+        from harness.setup import ensure_react
+
+        ensure_react()
+    task_options = apply_settings({}, options.settings or [])
+    spec = parse_run({"algorithm": {"name": "grpo"}, "task": {"name": options.task, "options": task_options}})
+    task = build_task(spec)
+    size = task.size(options.split)
+    settings = EvaluationOptions(
+        samples=options.samples,
+        ks=ks,
+        problems=options.problems or (200 if size is None else None),
+        split=options.split,
+        temperature=options.temperature,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+    )
+
+    def progress(done: int, total: int) -> None:
+        if not options.json:
+            say(f"{done} of {total} problems")
+
+    try:
+        found = evaluate_named(
+            options.target, task, settings, Path(options.out) if options.out else None, progress=progress
+        )
+    finally:
+        task.close()
+    record = found.record()
+    if options.json:
+        print_json(record)
+    else:
+        _print_summary(record)
+
+
 def add(app: typer.Typer) -> None:
     """Adds these commands."""
     command(app, "score", ScoreOptions)(score)
+    command(app, "evaluate", EvaluateOptions)(evaluate)

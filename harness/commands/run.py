@@ -31,6 +31,9 @@ class ReproduceOptions(RunOptions):
     )
     scale: Annotated[str, typer.Option(help="smoke, tiny, small or paper.")] = "tiny"
     seeds: Annotated[str, typer.Option(help="A count (5), a range (0-4) or a list (0,2,4).")] = ""
+    control: Annotated[
+        bool, typer.Option("--control", help="Add an A/A control: the baseline again, on seeds of its own.")
+    ] = False
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 0 supported, 3 inconclusive, 5 contradicted.")
     ] = False
@@ -114,6 +117,8 @@ def reproduce(options: ReproduceOptions) -> int:
     if options.scale not in SCALES:
         raise UserError(did_you_mean("scale", options.scale, SCALES))
     claim = amend(load_claim(options.claim), options.scale, options.settings or [])
+    if options.control:
+        claim = claim.with_control()
     plugins = [str(Path(p).resolve()) for p in options.plugin or []]
     todo = plan(
         claim,

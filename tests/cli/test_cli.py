@@ -130,6 +130,57 @@ def test_same_command_again_runs_nothing_and_says_the_same(finished, claim_file)
     assert again.stderr == ""
 
 
+def test_archived_evidence_fills_a_page(finished, tmp_path):
+    out, first = finished
+    done = harness("archive", str(out), "--published", str(tmp_path / "published"))
+    assert done.returncode == 0, done.stderr
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n<!-- evidence: letters-smoke -->\nold\n<!-- end -->\nrest\n")
+    assert harness("readme", str(page), "--published", str(tmp_path / "published")).returncode == 0
+    text = page.read_text()
+    assert "old" not in text
+    assert text.endswith("rest\n")
+    assert "Verdict: not testable" in " ".join(text.split())
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(next((tmp_path / "published").rglob("*.parquet"))).to_pylist()
+    assert len(rows) == 4 * 3
+    assert {row["run_id"] for row in rows} == set(json.loads(first.stdout)["run_ids"])
+
+
+def test_archive_refuses_what_is_not_finished(tmp_path):
+    done = harness("archive", str(tmp_path), "--published", str(tmp_path / "published"))
+    assert done.returncode == 2
+    assert "holds no verdict.json" in one_line(done)
+
+
+def test_every_trial_is_logged(finished, tmp_path):
+    out, _ = finished
+    log = tmp_path / "trials.jsonl"
+    words = ["trials", str(out / "runs"), "--out", str(log), "--metric", "correct"]
+    assert harness(*words).returncode == 0
+    rows = [json.loads(line) for line in log.open()]
+    assert len(rows) == 4
+    assert {(row["algorithm"], row["seed"]) for row in rows} == {
+        (name, seed) for name in ("grpo", "bot_grpo") for seed in (0, 1)
+    }
+    assert all(row["reached"] is False for row in rows)
+
+
+def test_control_adds_the_baseline_on_other_seeds(claim_file, tmp_path):
+    done = harness(*reproduce(claim_file, tmp_path / "out"), "--control", "--dry-run", "--json")
+    found = json.loads(done.stdout)
+    arms = {(run["arm"], run["seed"]) for run in found["runs"]}
+    assert ("grpo_control", 5000) in arms
+    assert ("grpo", 0) in arms
+
+
+def test_plan_says_how_many_seeds_a_claim_needs():
+    found = json.loads(harness("plan", "--claim", "compile-speedup", "--sigma", "0.2", "--json").stdout)
+    assert found["claim"] == "compile-speedup"
+    assert found["runs"] == 10
+
+
 def test_strict_turns_the_verdict_into_an_exit_code(finished, claim_file):
     out, _ = finished
     assert harness(*reproduce(claim_file, out), "--strict", "--quiet").returncode == 3
