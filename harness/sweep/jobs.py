@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import harness
 from harness.models.source import weights_fingerprint
 from harness.spec import RunSpec, fingerprint
-from harness.store.writer import read_status
+from harness.store.writer import read_json, read_status, write_json
+
+REQUEST = "request.json"
+"""A launcher's wish, in the run's folder: a file reaches a run wherever the folder is shared."""
 
 FINISHED = frozenset({"completed", "diverged", "failed"})
 """Statuses that running the same command again leaves alone (failed runs are tried again on request)."""
@@ -42,6 +45,22 @@ class Job:
     def status(self) -> str:
         """The recorded status of the run, `absent` before it starts."""
         return read_status(Path(self.folder))["status"]
+
+    def ask(self, kind: Literal["stop", "pause"], reason: str) -> None:
+        """Asks the run to stop at its next optimizer step, or to pause at its next evaluation."""
+        write_json(Path(self.folder) / REQUEST, {"kind": kind, "reason": reason})
+
+    def asked(self, kind: Literal["stop", "pause"]) -> str:
+        """The reason of such a request, "" when there is none."""
+        path = Path(self.folder) / REQUEST
+        if not path.exists():
+            return ""
+        found = read_json(path)
+        return found["reason"] if found["kind"] == kind else ""
+
+    def withdraw(self) -> None:
+        """Forgets a request."""
+        (Path(self.folder) / REQUEST).unlink(missing_ok=True)
 
 
 def job_for(spec: RunSpec, root: Path, *, arm: str = "", claim: Mapping[str, Any] | None = None) -> Job:

@@ -1,19 +1,34 @@
-"""The local launcher: runs jobs in processes of this machine, one thread each, several at a time."""
+"""The local launcher: runs jobs in processes of this machine, one thread or one GPU each, as memory allows."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
+from types import FrameType
 
-from harness.store.writer import read_status, write_json
-from harness.sweep.jobs import FINISHED, Job
+from harness.errors import UserError
+from harness.sweep.entry import start_worker
+from harness.sweep.jobs import Job
+from harness.sweep.launcher import OnPoll, settle, to_do
+from harness.sweep.resources import (
+    available_bytes,
+    estimate_bytes,
+    resident_bytes,
+    visible_gpus,
+    wants_gpu,
+)
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 60.0
+Entry = Callable[[Job, str | None], None]
 
 
 def default_parallel(jobs: int, threads: int = 1) -> int:
@@ -22,65 +37,139 @@ def default_parallel(jobs: int, threads: int = 1) -> int:
     return max(1, min(jobs, cores // threads))
 
 
+@dataclass(frozen=True)
+class Running:
+    """A worker, its run, its GPU, and the memory that it may grow to."""
+
+    process: BaseProcess
+    job: Job
+    gpu: str | None
+    bytes: int
+
+
+class Pool:
+    """Starts jobs as places, memory and GPUs allow, and settles those that end."""
+
+    def __init__(self, waiting: Sequence[Job], parallel: int, entry: Entry, preload: Sequence[str]) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(list(preload))
+        self.waiting = list(waiting)[::-1]
+        self.parallel = parallel
+        self.entry = entry
+        self.running: dict[int, Running] = {}
+        self.gpus = visible_gpus() if any(wants_gpu(job.spec) for job in waiting) else []
+
+    def fill(self) -> None:
+        """Starts what there is room for."""
+        while self.waiting and len(self.running) < self.parallel and self._room(self.waiting[-1]):
+            job = self.waiting.pop()
+            gpu = self._free_gpu() if wants_gpu(job.spec) and self.gpus else None
+            process: BaseProcess = self.context.Process(target=self.entry, args=(job, gpu), name=job.name)
+            process.start()
+            self.running[process.sentinel] = Running(process, job, gpu, estimate_bytes(job.spec))
+
+    def _free_gpu(self) -> str | None:
+        taken = {one.gpu for one in self.running.values()}
+        return next((gpu for gpu in self.gpus if gpu not in taken), None)
+
+    def _room(self, job: Job) -> bool:
+        """Whether a GPU is free where one is wanted, and memory is left after what runs has grown."""
+        if not self.running:
+            return True  # nothing would ever become free
+        if self.gpus and wants_gpu(job.spec) and self._free_gpu() is None:
+            return False
+        growth = sum(
+            max(0, one.bytes - resident_bytes(one.process.pid or 0)) for one in self.running.values()
+        )
+        return available_bytes() - growth >= estimate_bytes(job.spec)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until a worker ends, at most so long, and settles all that have."""
+        for sentinel in connection.wait(list(self.running), timeout=seconds):
+            one = self.running.pop(sentinel)  # type: ignore[call-overload]
+            one.process.join()
+            settle(one.job, f"its process ended with code {one.process.exitcode}")
+            one.process.close()
+
+    def stop(self) -> None:
+        """Asks all workers to stop with a checkpoint; those that do not are killed."""
+        for one in self.running.values():
+            one.process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.running and time.monotonic() < deadline:
+            self.wait(max(0.0, deadline - time.monotonic()))
+        for one in self.running.values():
+            one.process.kill()
+        while self.running:
+            self.wait(STOP_SECONDS)
+
+
 def run_local(
     jobs: Sequence[Job],
     *,
     parallel: int,
     retry_failed: bool = False,
-    on_poll: Callable[[Sequence[Job]], None] = lambda running: None,
+    on_poll: OnPoll = lambda running: None,
+    options: Mapping[str, str] | None = None,
+    entry: Entry = start_worker,
+    preload: Sequence[str] = ("harness.sweep.worker",),
 ) -> dict[str, str]:
-    """Runs all jobs that are not finished (and with `retry_failed` the failed ones); statuses by run id.
+    """The local launcher; see `Launcher`. Workers come from a fork server that has imported `preload` once.
 
-    On KeyboardInterrupt each worker stops at its next optimizer step with a checkpoint; then it is raised
-    again. A worker that dies without a word is recorded as stopped, to be continued next time; the others go on.
+    A worker that dies without a word is recorded as stopped, to be continued next time; the others go on.
+    SIGTERM is treated as Ctrl-C. `entry` is what a worker runs.
     """
+    if options:
+        raise UserError(f"--launcher-option {', '.join(options)}: the local launcher has none")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MKL_NUM_THREADS", "1")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.sweep.worker"])
-    from harness.sweep.entry import start_worker
-
-    done = FINISHED - {"failed"} if retry_failed else FINISHED
-    waiting = [job for job in jobs if job.status() not in done]
-    running: dict[str, tuple[BaseProcess, Job]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < parallel:
-                job = waiting.pop(0)
-                process: BaseProcess = context.Process(target=start_worker, args=(job,), name=job.name)
-                process.start()
-                running[job.run_id] = (process, job)
-            on_poll([job for _, job in running.values()])
-            time.sleep(POLL_SECONDS)
-            for run_id, (process, job) in list(running.items()):
-                if not process.is_alive():
-                    process.join()
-                    _settle(job, process.exitcode)
-                    del running[run_id]
-        on_poll([])
-    except KeyboardInterrupt:
-        _stop([process for process, _ in running.values()])
-        for process, job in running.values():
-            _settle(job, process.exitcode)
-        raise
+    threads = max((job.spec.get("train", {}).get("threads", 1) for job in jobs), default=1)
+    pool = Pool(
+        to_do(jobs, retry_failed=retry_failed),
+        parallel or default_parallel(len(jobs), threads),
+        entry,
+        preload,
+    )
+    with _terminated_as_interrupted():
+        try:
+            _drive(pool, on_poll)
+        except KeyboardInterrupt:
+            pool.stop()
+            raise
     return {job.run_id: job.status() for job in jobs}
 
 
-def _stop(processes: Sequence[BaseProcess]) -> None:
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            process.join()
+def _drive(pool: Pool, on_poll: OnPoll) -> None:
+    """Runs a pool to its end, or winds it down when `on_poll` says so."""
+    reason: str | None = None
+    polled = -POLL_SECONDS
+    while pool.waiting or pool.running:
+        if not reason:
+            pool.fill()
+        if time.monotonic() - polled >= POLL_SECONDS:
+            polled = time.monotonic()
+            said = on_poll([one.job for one in pool.running.values()])
+            if said and not reason:
+                reason = said
+                pool.waiting.clear()
+                for one in pool.running.values():
+                    one.job.ask("pause", reason)
+        pool.wait(POLL_SECONDS)
+    on_poll([])
 
 
-def _settle(job: Job, exit_code: int | None) -> None:
-    """Records the end of a worker that could not do so itself."""
-    folder = Path(job.folder)
-    if read_status(folder)["status"] in {"running", "absent"}:
-        folder.mkdir(parents=True, exist_ok=True)
-        reason = f"its process ended with code {exit_code}; run the same command again to continue"
-        write_json(folder / "status.json", {"status": "stopped", "reason": reason})
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within it, SIGTERM raises KeyboardInterrupt (where signals can be handled: in the main thread)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

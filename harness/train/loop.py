@@ -66,12 +66,18 @@ class Trainer:
     """Trains one run to its horizon, its stop rule, or a request to stop; `run` returns the status."""
 
     def __init__(
-        self, parts: Parts, writer: RunWriter, should_stop: Callable[[], bool] = lambda: False
+        self,
+        parts: Parts,
+        writer: RunWriter,
+        should_stop: Callable[[], bool] = lambda: False,
+        should_pause: Callable[[], str] = lambda: "",
     ) -> None:
+        """`should_stop` is asked before every rollout, `should_pause` (a reason, or "") after every evaluation."""
         self.parts = parts
         self.spec = parts.spec
         self.writer = writer
         self.should_stop = should_stop
+        self.should_pause = should_pause
         self.progress = Progress()
         train = self.spec.train
         own = parts.algorithm.param_groups()
@@ -88,6 +94,7 @@ class Trainer:
             parts.generator, parts.algorithm, train, parts.costs, self._draw_example
         )
         self._clock = time.perf_counter()
+        self._evaluated = False
         self._permutation: tuple[int, np.ndarray] | None = None
 
     # ------------------------------------------------------------------ data
@@ -104,19 +111,22 @@ class Trainer:
     # ------------------------------------------------------------------ main
     def run(self) -> tuple[str, str]:
         """Trains; returns (status, reason)."""
-        self._resume()
+        self.damaged_checkpoints = self._resume()
         self.writer.status("running")
         horizon = self.spec.train.horizon
         try:
             if self.progress.optimizer_step == 0 and not self.progress.history:
                 self._evaluate()
                 self._save()
+                self._evaluated = True
             while self.progress.optimizer_step < horizon:
                 if self.should_stop():
                     self._save()
                     return "stopped", f"asked to stop at optimizer step {self.progress.optimizer_step}"
                 if self._stop_rule_met():
                     return "completed", f"stop rule met at optimizer step {self.progress.optimizer_step}"
+                if self._evaluated and (why := self.should_pause()):
+                    return "stopped", f"{why}; paused at optimizer step {self.progress.optimizer_step}"
                 self._rollout()
         except Diverged as error:
             self.writer.sync()
@@ -134,6 +144,7 @@ class Trainer:
             "steps", {"optimizer_step": done, "metrics": record, "costs": self.parts.costs.as_dict()}
         )
         evaluated = done // every > before // every or done >= self.spec.train.horizon
+        self._evaluated = evaluated
         if evaluated:
             self._evaluate()
         due = self.spec.train.checkpoint_every
@@ -297,14 +308,18 @@ class Trainer:
         }
         checkpoint.save_step(self.writer.folder / "checkpoints", self.progress.optimizer_step, state)
 
-    def _resume(self) -> None:
-        """Continues from the last sound checkpoint, cutting records back to it; else starts afresh."""
-        state, damaged = checkpoint.load_last(self.writer.folder / "checkpoints")
-        self.damaged_checkpoints = damaged
+    def _resume(self) -> list[str]:
+        """Continues from the last sound checkpoint, cutting records back to it; else starts afresh.
+
+        Returns the names of checkpoints that were damaged, or older than records that are lost.
+        """
+        state, damaged = checkpoint.load_last(
+            self.writer.folder / "checkpoints", lambda state: self.writer.holds(state["offsets"])
+        )
         self._clock = time.perf_counter()
         if state is None:
             self.writer.rewind({})
-            return
+            return damaged
         self.writer.rewind(state["offsets"])
         self.parts.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -313,6 +328,7 @@ class Trainer:
         for name, value in state["costs"].items():
             setattr(self.parts.costs, name, value)
         self.parts.generator.sampler.refresh()
+        return damaged
 
 
 def _group_metrics(batch: Batch) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def gradient(trainer, completions) -> torch.Tensor:
 
 @pytest.mark.parametrize("algorithm", ["grpo", "bot_grpo"])
 def test_training_moves_weights_and_records_every_step(tiny_spec, tmp_path, algorithm):
-    trainer, folder, status = train(tiny_spec(algorithm), tmp_path)
+    _, folder, status = train(tiny_spec(algorithm), tmp_path)
     assert status == "completed"
     steps = [json.loads(line) for line in (folder / "steps.jsonl").open()]
     evals = [json.loads(line) for line in (folder / "evals.jsonl").open()]
@@ -129,8 +130,9 @@ def test_damaged_checkpoint_is_passed_over(tiny_spec, tmp_path):
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(bytes(data))
-    trainer, folder, status = train(spec, tmp_path / "parts")
-    assert trainer.damaged_checkpoints == [newest.name]
+    job = job_for(spec, tmp_path / "parts")
+    assert run_job(job) == "completed"
+    assert read_status(folder)["damaged_checkpoints"] == [newest.name]
     assert records(folder) == records(whole)
 
 
@@ -213,7 +215,7 @@ def test_stop_rule_ends_the_run_after_enough_evaluations(tiny_spec, tmp_path):
 
 def test_several_updates_a_rollout_count_as_steps(tiny_spec, tmp_path):
     spec = tiny_spec(train={"updates_per_rollout": 2, "horizon": 4})
-    trainer, folder, _ = train(spec, tmp_path)
+    _, folder, _ = train(spec, tmp_path)
     rows = [json.loads(line) for line in (folder / "steps.jsonl").open()]
     assert [row["optimizer_step"] for row in rows] == [2, 4]
     assert rows[-1]["costs"]["completions"] == 2 * 2 * 4
@@ -237,18 +239,30 @@ def test_second_writer_of_a_run_is_refused_with_its_owner(tiny_spec, tmp_path):
     writer.close()
 
 
-def test_failure_is_recorded_and_not_raised(tiny_spec, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (
+            OSError(28, "No space left on device", "steps.jsonl"),
+            "stopped",
+            "free some space and run the same command again",
+        ),
+        (RuntimeError("out of cheese"), "failed", "out of cheese .traceback in error.log"),
+    ],
+)
+def test_failure_is_recorded_and_not_raised(tiny_spec, tmp_path, monkeypatch, error, status, said):
     import harness.sweep.worker as worker
 
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device", "steps.jsonl")
+    def fail(*args, **kwargs):
+        raise error
 
-    monkeypatch.setattr(worker.Trainer, "run", full)
+    monkeypatch.setattr(worker.Trainer, "run", fail)
     job = job_for(tiny_spec(), tmp_path)
-    assert run_job(job) == "failed"
+    assert run_job(job) == status
     state = read_status(Path(job.folder))
-    assert "the disk is full" in state["reason"]
-    assert "run the same command again" in state["reason"]
+    assert state["status"] == status
+    assert re.search(said, state["reason"])
+    assert type(error).__name__ in (Path(job.folder) / "error.log").read_text()
 
 
 @pytest.mark.parametrize(
