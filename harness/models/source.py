@@ -10,6 +10,9 @@ from harness.errors import UserError
 from harness.models import PRESETS, shipped_path
 from harness.names import did_you_mean
 
+TABLE = "table"
+"""The model name that asks for a table of logits as the policy of task `ladder` (harness.ladder): no files."""
+
 
 def source_of(name: str) -> str:
     """A folder path or a Hub id for a model name; UserError when it is neither preset, folder nor Hub id."""
@@ -23,7 +26,9 @@ def source_of(name: str) -> str:
 
 @cache
 def weights_fingerprint(name: str) -> str:
-    """First 16 hex digits of the SHA-256 of a local model's files; empty for a Hub id."""
+    """First 16 hex digits of the SHA-256 of a local model's files; empty for a Hub id or a table."""
+    if name == TABLE:
+        return ""
     folder = Path(source_of(name))
     if not folder.is_dir():
         return ""

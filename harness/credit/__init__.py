@@ -1,0 +1,1 @@
+"""True credit of every token, and how well the algorithms' advantages agree with it."""
