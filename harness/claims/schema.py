@@ -128,10 +128,41 @@ class Scaling(Strict):
     margin: float = Field(default=0.15, gt=0)
 
 
+class Slope(Strict):
+    """One question of a trend: how `treatment`'s log speed-up changes with a factor of the cells named."""
+
+    treatment: str
+    factor: str
+    sign: Literal[1, -1]
+    cells: tuple[str, ...]
+    primary: bool = True
+
+
+class Trend(Strict):
+    """How the speed-up over the baseline changes along a factor of the claim's cells; each slope has a sign to show."""
+
+    kind: Literal["trend"] = "trend"
+    metric: str
+    threshold: float
+    slopes: tuple[Slope, ...]
+    sustain: Positive = 3
+    rule: Literal["isotonic", "sustained", "raw"] = "isotonic"
+
+
 Endpoint = Annotated[
-    TimeToThreshold | FinalDifference | PassAtKDifference | Equivalence | WinRate | Factorial | Scaling,
+    TimeToThreshold | FinalDifference | PassAtKDifference | Equivalence | WinRate | Factorial | Scaling | Trend,
     Field(discriminator="kind"),
 ]
+
+
+class Cell(Strict):
+    """One setting of the task in which arms are compared: its factors, its options, and which arms (all, if none)."""
+
+    name: str
+    factors: dict[str, float] = {}
+    task_options: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    arms: tuple[str, ...] = ()
 
 
 class ArmSettings(Strict):
@@ -160,6 +191,7 @@ class Scale(Strict):
     arm_options: dict[str, dict[str, Any]] = {}
     arm_settings: dict[str, ArmSettings] = {}
     arms: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
 
@@ -169,6 +201,17 @@ DECISIVE = {
     "name", "version", "published", "baseline", "endpoint", "secondary", "smallest_effect", "size_width", "minimum_seeds",
     "first_seed", "paired",
 }  # fmt: skip
+
+
+def _in_cell(arm: Arm, cell: Cell) -> Arm:
+    return arm.model_copy(
+        update={
+            "name": f"{arm.name}@{cell.name}",
+            "task_options": {**arm.task_options, **cell.task_options},
+            "train": {**arm.train, **cell.train},
+            "factors": {**arm.factors, **cell.factors},
+        }
+    )
 
 
 class Claim(Strict):
@@ -184,6 +227,7 @@ class Claim(Strict):
     endpoint: Endpoint
     secondary: tuple[Endpoint, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    cells: tuple[Cell, ...] = ()
     smallest_effect: float = 1.10
     size_width: float = 1.6
     minimum_seeds: Positive = 4
@@ -205,9 +249,17 @@ class Claim(Strict):
             if label not in SCALES:
                 raise ValueError(did_you_mean("scale", label, SCALES))
             used += [*scale.arm_options, *scale.arm_settings, *scale.arms]
+        used += [name for cell in self.cells for name in cell.arms]
+        slopes = self.endpoint.slopes if isinstance(self.endpoint, Trend) else ()
+        used += [slope.treatment for slope in slopes]
         for name in used:
             if name not in names:
                 raise ValueError(did_you_mean("arm", name, names))
+        cells = [cell.name for cell in self.cells]
+        in_cells = [*(n for s in self.scales.values() for n in s.cells), *(n for s in slopes for n in s.cells)]
+        for name in in_cells:
+            if name not in cells:
+                raise ValueError(did_you_mean("cell", name, cells))
         planned = range(self.first_seed, self.first_seed + self.default_seeds)
         if set(planned) & set(self.tuning_seeds):
             raise ValueError(
@@ -224,8 +276,22 @@ class Claim(Strict):
     def arms_at(self, scale: str) -> tuple[Arm, ...]:
         """The arms run at a scale, with the scale's own options merged in."""
         setting = self.scale(scale)
-        chosen = [arm for arm in self.arms if not setting.arms or arm.name in setting.arms]
-        return tuple(self._at(arm, setting) for arm in chosen)
+        chosen = [
+            self._at(arm, setting) for arm in self.arms if not setting.arms or arm.name in setting.arms
+        ]
+        if not self.cells:
+            return tuple(chosen)
+        return tuple(
+            _in_cell(arm, cell)
+            for cell in self.cells_at(scale)
+            for arm in chosen
+            if not cell.arms or arm.name in cell.arms
+        )
+
+    def cells_at(self, scale: str) -> tuple[Cell, ...]:
+        """The cells run at a scale; an arm there is called `arm@cell`."""
+        named = self.scale(scale).cells
+        return tuple(cell for cell in self.cells if not named or cell.name in named)
 
     def _at(self, arm: Arm, setting: Scale) -> Arm:
         own = setting.arm_settings.get(arm.name, ArmSettings())
@@ -246,6 +312,13 @@ class Claim(Strict):
     def comparisons_at(self, scale: str) -> tuple[Comparison, ...]:
         """The comparisons made at a scale: those declared, or every other arm against the baseline."""
         names = [arm.name for arm in self.arms_at(scale)]
+        if self.cells:
+            split = [(name, *name.split("@", 1)) for name in names]
+            return tuple(
+                Comparison(treatment=name, baseline=f"{self.baseline}@{cell}", primary=False)
+                for name, arm, cell in split
+                if arm != self.baseline and f"{self.baseline}@{cell}" in names
+            )
         pairs = self.comparisons or tuple(
             Comparison(treatment=name, baseline=self.baseline) for name in names if name != self.baseline
         )
@@ -320,6 +393,7 @@ KINDS: dict[str, type[Strict]] = {
         WinRate,
         Factorial,
         Scaling,
+        Trend,
     )
 }
 
@@ -331,6 +405,8 @@ def _known_keys(model: Any, path: tuple[Any, ...]) -> list[str]:
         "arm_settings": ArmSettings,
         "published": Published,
         "comparisons": Comparison,
+        "cells": Cell,
+        "slopes": Slope,
         "scales": Scale,
     }
     for part in reversed(path):

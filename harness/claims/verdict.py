@@ -13,6 +13,7 @@ from harness.claims.results import ArmResult, ComparisonResult, Verdict
 from harness.claims.rules import SUPPORTED, at_scale, together
 from harness.claims.schema import CONTROL, Claim, Published
 from harness.claims.speed import compare_times
+from harness.claims.trend import compare_trend
 from harness.claims.words import sentence
 from harness.store.reader import RunRecord
 
@@ -27,6 +28,7 @@ JUDGES: Mapping[str, Judge] = {
     "win_rate": compare_differences,
     "factorial": compare_factorial,
     "scaling": compare_scaling,
+    "trend": compare_trend,
 }
 
 
