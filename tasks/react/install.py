@@ -181,19 +181,21 @@ def ensure_node_modules(
     return modules
 
 
-def _guest_path() -> Path:
-    sources = b"".join((NODE_FOLDER / name).read_bytes() for name in ("guest.cjs", "bundle.mjs"))
-    return packages_folder() / f"guest-{hashlib.sha256(sources).hexdigest()[:16]}.js"
+def ensure_bundle(
+    entry: str, progress: Callable[[str], None] = to_stderr, node: str | Path | None = None
+) -> Path:
+    """Path of React bundled with `guest.cjs` (sandbox) or `mount.cjs` (browser), built on first use.
 
-
-def ensure_guest(progress: Callable[[str], None] = to_stderr, node: str | Path | None = None) -> Path:
-    """Path of React bundled for the sandbox, built on first use; raises NodeError like `ensure_node_modules`."""
+    Raises NodeError like `ensure_node_modules`.
+    """
     modules = ensure_node_modules(progress, node)
-    target = _guest_path()
+    sources = b"".join((NODE_FOLDER / name).read_bytes() for name in (entry, "bundle.mjs"))
+    name = f"{Path(entry).stem}-{hashlib.sha256(sources).hexdigest()[:16]}"
+    target = modules.parent / f"{name}.js"
     if target.is_file():
         return target
     part = target.with_suffix(f".{os.getpid()}")
-    command = [find_node(node), NODE_FOLDER / "bundle.mjs", modules.parent, part]
+    command = [find_node(node), NODE_FOLDER / "bundle.mjs", modules.parent, NODE_FOLDER / entry, part]
     try:
         subprocess.run(command, capture_output=True, timeout=INSTALL_SECONDS, check=True, env=minimal_env())
         part.replace(target)
@@ -202,3 +204,10 @@ def ensure_guest(progress: Callable[[str], None] = to_stderr, node: str | Path |
             f"React cannot be bundled ({error}): delete {modules.parent}, then harness setup"
         ) from error
     return target
+
+
+def ensure_all(progress: Callable[[str], None] = to_stderr, node: str | Path | None = None) -> Path:
+    """Installs and builds all that scoring needs, so that it works without a network afterwards."""
+    ensure_bundle("guest.cjs", progress, node)
+    ensure_bundle("mount.cjs", progress, node)
+    return ensure_node_modules(progress, node)

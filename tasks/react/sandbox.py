@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.react.install import NODE_FOLDER, ensure_guest, find_node, minimal_env, node_version
+from tasks.react.install import NODE_FOLDER, ensure_bundle, find_node, minimal_env, node_version
 from tasks.react.worker import LineProcess, NodeWorker
 
 VM_TIMEOUT_MS = 250
@@ -70,7 +70,7 @@ class RenderWorker(NodeWorker):
         self._served = 0
 
     def _command(self) -> list[str | Path]:
-        guest = ensure_guest(node=self.node)
+        guest = ensure_bundle("guest.cjs", node=self.node)
         readable = (NODE_FOLDER / "render.mjs", NODE_FOLDER / "markup.mjs", guest)
         return [
             *_network_fence(),

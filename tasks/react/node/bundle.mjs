@@ -1,14 +1,14 @@
-// Bundles guest.cjs with React into one script for the sandbox. Arguments: folder with node_modules, output file.
+// Bundles an entry file with React into one script that defines `__creditbench`, what the entry exports.
+// Arguments: folder with node_modules, entry file, output file.
 
 import { createRequire } from "node:module";
-import { fileURLToPath } from "node:url";
 import { join } from "node:path";
 
-const [, , packages, outfile] = process.argv;
+const [, , packages, entry, outfile] = process.argv;
 const esbuild = createRequire(join(packages, "package.json"))("esbuild");
 
 await esbuild.build({
-  entryPoints: [fileURLToPath(new URL("guest.cjs", import.meta.url))],
+  entryPoints: [entry],
   outfile,
   bundle: true,
   minify: true,

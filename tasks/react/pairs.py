@@ -1,0 +1,95 @@
+"""Pairs of answers of two runs to the same prompts, judged by their screenshots in both orders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tasks.judges import Judge, PairRequest, Preference, make_judge
+from tasks.judges.scripted import ScriptedJudge
+from tasks.react.browser import Picture, picture_merit
+from tasks.react.checks import Checks
+from tasks.react.extract import extract
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt by runs of one seed; pictures are PNG, empty where there is none."""
+
+    prompt_id: str
+    seed: int
+    problem: str
+    treatment: bytes
+    baseline: bytes
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """The treatment's score of a pair: 1 won, 0 lost, 1/2 tied, the mean of both orders; None if not judged.
+
+    `agreed` says whether both orders gave the same answer.
+    """
+
+    prompt_id: str
+    seed: int
+    score: float | None
+    agreed: bool
+    status: str
+
+
+class Photographer(Protocol):
+    """What takes screenshots; see tasks.react.browser.Screenshots."""
+
+    def take(self, items: Sequence[Mapping[str, Any]]) -> list[Picture]:
+        """One picture for each item."""
+        ...
+
+
+def make_pair_judge(name: str = "scripted", options: Mapping[str, Any] | None = None) -> Judge:
+    """A judge of pictures by name; `scripted` measures ink and colours, and is no judge of taste."""
+    if name == "scripted":
+        return ScriptedJudge(merit=picture_merit, **(options or {}))
+    return make_judge(name, **(options or {}))
+
+
+def picture_answers(checks: Checks, photographer: Photographer, answers: Sequence[str]) -> list[Picture]:
+    """A picture of each answer; an answer that does not compile has none."""
+    checked = checks.run([extract(answer) for answer in answers], ("renders",))
+    places = [i for i, c in enumerate(checked) if c.compile and c.static.get("js") is not None]
+    items = [{"js": checked[i].static["js"], "props": checked[i].static["props"]} for i in places]
+    pictures = [Picture(b"", "not_compiled")] * len(answers)
+    for i, picture in zip(places, photographer.take(items), strict=True):
+        pictures[i] = picture
+    return pictures
+
+
+SCORES = {"first": 1.0, "tie": 0.5, "second": 0.0}
+
+
+def _result(pair: Pair, forward: Preference, backward: Preference) -> PairResult:
+    if forward.winner is None or backward.winner is None:
+        status = forward.status if forward.winner is None else backward.status
+        return PairResult(pair.prompt_id, pair.seed, None, False, status)
+    first, second = SCORES[forward.winner], 1.0 - SCORES[backward.winner]
+    return PairResult(pair.prompt_id, pair.seed, (first + second) / 2, first == second, "ok")
+
+
+def _without_judge(pair: Pair) -> PairResult | None:
+    """What needs no judge: a picture beats none, two equal pictures tie."""
+    if pair.treatment and pair.baseline and pair.treatment != pair.baseline:
+        return None
+    score = 0.5 + 0.5 * (bool(pair.treatment) - bool(pair.baseline))
+    return PairResult(pair.prompt_id, pair.seed, score, True, "ok")
+
+
+def compare_pairs(judge: Judge, pairs: Sequence[Pair]) -> list[PairResult]:
+    """Judges each pair twice, once in each order, and takes the mean; in the order of the pairs."""
+    results = [_without_judge(pair) for pair in pairs]
+    open_pairs = [pair for pair, result in zip(pairs, results, strict=True) if result is None]
+    forward = [PairRequest(p.problem, p.treatment, p.baseline) for p in open_pairs]
+    backward = [PairRequest(p.problem, p.baseline, p.treatment) for p in open_pairs]
+    words = judge.compare([*forward, *backward])
+    half = len(open_pairs)
+    judged = iter(_result(pair, words[i], words[half + i]) for i, pair in enumerate(open_pairs))
+    return [next(judged) if result is None else result for result in results]
