@@ -268,6 +268,9 @@ def frontier(
             )  # fmt: skip
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(
+            lambda value, _: f"{value / 1e6:g}M" if value >= 1e6 else f"{value:,.0f}"
+        )
         if points:
             axes.legend(loc="best")
         return save(fig, path, formats)

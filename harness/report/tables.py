@@ -82,12 +82,14 @@ def text_of(cell: Cell) -> str:
     return cell
 
 
+def markdown_escape(text: str) -> str:
+    """Text that Markdown shows as it stands, also in a table cell: no markup, no HTML, no line break."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
 def to_markdown(found: Table) -> str:
     """A pipe table; pipes and line breaks in cells are escaped."""
-
-    def clean(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
+    clean = markdown_escape
     lines = [f"**{clean(found.caption)}**", ""] if found.caption else []
     lines.append("| " + " | ".join(clean(column.name) for column in found.columns) + " |")
     lines.append("|" + "|".join("--:" if c.align == "right" else ":--" for c in found.columns) + "|")
