@@ -205,6 +205,12 @@ def _mask(algorithm: type[Algorithm], options: Any) -> str:
     _close(torch.tensor(poisoned_loss), torch.tensor(loss), what)
     for a, b in zip(poisoned, gradients, strict=True):
         _close(a, b, what)
+    leaf = gather(bench.trainer.policy, dirty.prompt_ids, dirty).detach().requires_grad_()
+    Reducer(dirty).value(bench.algorithm.loss(leaf, dirty), everything[0]).backward()
+    assert leaf.grad is not None
+    _close(
+        leaf.grad[~dirty.completion_mask], torch.zeros(()).expand(int((~dirty.completion_mask).sum())), what
+    )
     return "nothing under the mask is noticed"
 
 

@@ -28,6 +28,8 @@ END = CONTENT_TOKENS
 VOCABULARY = CONTENT_TOKENS + 1
 KINDS = {"without_rubric": -1.0, "privileged": 0.0, "hint_1": 1.0, "hint_2": 2.0, "high": 0.5, "low": -0.5}
 """Wordings of a prompt, and how much each favours the right token at even positions (a logit, not learned)."""
+NETWORK_RATE = 0.02
+"""Learning rate of an algorithm's own parameters before `lr_scale`: a table takes larger steps than a network."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class ToyTrainer:
         self.completions = 0
         algorithm.setup(self.models)
         own = [
-            {"lr": group.get("lr", learning_rate * group.get("lr_scale", 1.0)), **group}
+            {"lr": group.get("lr", NETWORK_RATE * group.get("lr_scale", 1.0)), **group}
             for group in algorithm.param_groups()
         ]
         self.optimizer = torch.optim.Adam([{"params": [self.policy.table]}, *own], lr=learning_rate)
