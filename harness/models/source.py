@@ -19,7 +19,7 @@ def source_of(name: str) -> str:
     preset = PRESETS.get(name)
     if preset is not None:
         return str(shipped_path(name)) if preset.source == "folder" else preset.location
-    if Path(name).is_dir() or name.count("/") == 1:
+    if name == TABLE or Path(name).is_dir() or name.count("/") == 1:
         return name
     raise UserError(did_you_mean("model", name, PRESETS) + "; or a folder, or a Hub id such as org/name")
 
