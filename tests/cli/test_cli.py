@@ -135,10 +135,10 @@ def test_archived_evidence_fills_a_page(finished, tmp_path):
     done = harness("archive", str(out), "--published", str(tmp_path / "published"))
     assert done.returncode == 0, done.stderr
     page = tmp_path / "page.md"
-    page.write_text("# Page\n<!-- evidence: letters-smoke -->\nold\n<!-- end -->\nrest\n")
+    page.write_text("# Page\n<!-- evidence: letters-smoke -->\nstale words\n<!-- end -->\nrest\n")
     assert harness("readme", str(page), "--published", str(tmp_path / "published")).returncode == 0
     text = page.read_text()
-    assert "old" not in text
+    assert "stale words" not in text
     assert text.endswith("rest\n")
     assert "Verdict: not testable" in " ".join(text.split())
     import pyarrow.parquet as pq
