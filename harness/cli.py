@@ -12,6 +12,7 @@ from harness.commands import evidence as evidence_commands
 from harness.commands import inspect as inspect_commands
 from harness.commands import measure as measure_commands
 from harness.commands import run as run_commands
+from harness.commands import sweep as sweep_commands
 
 app = typer.Typer(
     name="harness",
@@ -25,6 +26,7 @@ run_commands.add(app)
 inspect_commands.add(app)
 measure_commands.add(app)
 evidence_commands.add(app)
+sweep_commands.add(app)
 
 
 def _version(value: bool) -> None:

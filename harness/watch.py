@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -15,70 +15,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from harness.store.writer import read_status
+from harness.errors import UserError
+from harness.store.reader import run_directories
+from harness.store.tail import RunView
 from harness.sweep.jobs import Job
+from harness.train.hacks import hack_metrics
 
 BARS = "▁▂▃▄▅▆▇█"
 MARKS = {"completed": "[green]done[/]", "running": "[cyan]running[/]", "failed": "[red]failed[/]"}
-
-
-class Tail:
-    """Reads what a record file has gained since the last look; a line that is not whole yet is left."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """New records; all of them again after the file was cut back by a resume."""
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
-            return []
-        if size < self._offset:
-            self._offset = 0
-        if size == self._offset:
-            return []
-        with open(self.path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
-
-
-class RunView:
-    """What is known of one run so far."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        folder = Path(job.folder)
-        self._tails = {name: Tail(folder / f"{name}.jsonl") for name in ("evals", "steps", "timings")}
-        self.evals: list[dict[str, Any]] = []
-        self.step = 0
-        self.seconds = 0.0
-        self.metrics: dict[str, float] = {}
-
-    def refresh(self) -> list[dict[str, Any]]:
-        """Reads new records; returns the new evaluations."""
-        for record in self._tails["steps"].read():
-            self.step, self.metrics = record["optimizer_step"], record["metrics"]
-        for record in self._tails["timings"].read():
-            self.seconds = record["seconds"] + record["evaluation_seconds"]
-        new = self._tails["evals"].read()
-        if new and self.evals and new[0]["optimizer_step"] <= self.evals[-1]["optimizer_step"]:
-            self.evals = []
-        self.evals += new
-        return new
-
-    @property
-    def horizon(self) -> int:
-        """Optimizer steps that the run may take."""
-        return self.job.spec["train"]["horizon"]
-
-    def eta_seconds(self) -> float | None:
-        """Seconds to the horizon at the pace so far; None before the first step."""
-        return self.seconds / self.step * (self.horizon - self.step) if self.step and self.seconds else None
+OPEN = frozenset({"running", "absent"})
+DISCOVER_SECONDS = 5.0
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
@@ -95,11 +41,79 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def warning_signs(view: RunView) -> list[str]:
+    """Signs of a reward won without the task, by the evaluations so far: `hacked`, `length_collapse` and so on."""
+    series = [
+        [r["metrics"].get(name) for r in view.evals] for name in ("mean_tokens", "truncated", "unique_share")
+    ]
+    if len(view.evals) < 2 or any(value is None for values in series for value in values):
+        return []
+    correct = [record["metrics"].get("correct", 0.0) for record in view.evals]
+    found = hack_metrics(*series, correct=correct, window=1)
+    return [name.removeprefix("flag_") for name, value in found.items() if value]
+
+
+def summary(view: RunView, metric: str) -> dict[str, Any]:
+    """One run as plain data; rates and times None before there are any."""
+    last = view.evals[-1]["metrics"] if view.evals else {}
+    status = view.status()
+    return {
+        "run": view.name,
+        "folder": str(view.folder),
+        "status": status,
+        "optimizer_step": view.step,
+        "horizon": view.horizon,
+        metric: last.get(metric),
+        "mean_tokens": last.get("mean_tokens"),
+        "truncated": last.get("truncated"),
+        "seconds": round(view.seconds, 1),
+        "eta_seconds": view.eta_seconds() if status == "running" else None,
+        "generated_tokens": view.costs.get("generated_tokens", 0),
+        "tokens_per_second": view.tokens_per_second(),
+        "judge_usd": view.costs.get("judge_usd", 0.0),
+        "signs": warning_signs(view),
+    }
+
+
+def table_of(views: Sequence[RunView], metric: str, title: str = "", *, wide: bool = False) -> Table:
+    """One row a run; `wide` adds throughput, cost and warning signs."""
+    table = Table(title=title or None, title_justify="left", expand=False, pad_edge=False)
+    for name, style in (("run", ""), ("status", ""), ("step", ""), (metric, "bold"), ("", "cyan")):
+        table.add_column(name, style=style, no_wrap=True)
+    for name in ("tokens", "truncated", "time", "left", *(("tokens/s", "spent", "signs") if wide else ())):
+        table.add_column(name, justify="right", no_wrap=True)
+    for view in views:
+        found = summary(view, metric)
+        status = found["status"]
+        cells = [
+            found["run"],
+            MARKS.get(status, "[dim]waiting[/]" if status == "absent" else f"[yellow]{status}[/]"),
+            f"{view.step}/{view.horizon or '?'}",
+            _number(found[metric], ".3f"),
+            sparkline([record["metrics"].get(metric, 0.0) for record in view.evals]),
+            _number(found["mean_tokens"], ".0f"),
+            _number(found["truncated"], ".2f"),
+            clock(view.seconds),
+            clock(found["eta_seconds"]) if status == "running" else "",
+        ]
+        if wide:
+            spent = f"{found['generated_tokens'] / 1000:,.0f}k" + (
+                f" ${found['judge_usd']:.2f}" if found["judge_usd"] else ""
+            )
+            cells += [_number(found["tokens_per_second"], ".0f"), spent, " ".join(found["signs"])]
+        table.add_row(*cells)
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
 class Display(AbstractContextManager["Display"]):
     """Call it with the jobs now running; `metric` is the one shown as a rate."""
 
     def __init__(self, jobs: Sequence[Job], metric: str, *, quiet: bool = False, title: str = "") -> None:
-        self.views = [RunView(job) for job in jobs]
+        self.views = [RunView(Path(job.folder), job.name, job.spec["train"]["horizon"]) for job in jobs]
         self.metric = metric
         self.quiet = quiet
         self.title = title
@@ -127,7 +141,7 @@ class Display(AbstractContextManager["Display"]):
                 if not self.quiet and not self._live:
                     self._line(view, record)
         if self._live:
-            self._live.update(self.table())
+            self._live.update(table_of(self.views, self.metric, self.title))
 
     def _line(self, view: RunView, record: dict[str, Any]) -> None:
         found = record["metrics"]
@@ -137,39 +151,83 @@ class Display(AbstractContextManager["Display"]):
             if name in found
         ]
         self.console.print(
-            f"{clock(time.monotonic() - self._started):>6}  {view.job.name:<20} "
+            f"{clock(time.monotonic() - self._started):>6}  {view.name:<20} "
             f"step {record['optimizer_step']:>3}/{view.horizon}  {self.metric} {found.get(self.metric, 0.0):.3f}  "
             f"tokens {found['mean_tokens']:.0f}  {'  '.join(rest)}",
             highlight=False,
             soft_wrap=True,
         )
 
+
+def metric_of(folder: Path, runs: Sequence[Path]) -> str:
+    """The metric that a folder's runs are about: the claim's, else that of their stop rule, else `correct`."""
+    claim = folder / "claim.json"
+    if claim.exists():
+        endpoint = json.loads(claim.read_text())["definition"].get("endpoint", {})
+        if endpoint.get("metric"):
+            return str(endpoint["metric"])
+    for run in runs:
+        if (run / "manifest.json").exists():
+            manifest = json.loads((run / "manifest.json").read_text())
+            return str((manifest.get("spec", {}).get("stop") or {}).get("metric") or "correct")
+    return "correct"
+
+
+class Watch:
+    """All runs at or below a folder, those that appear later included."""
+
+    def __init__(self, folder: Path, metric: str = "") -> None:
+        if not folder.is_dir():
+            raise UserError(f"results folder {str(folder)!r} does not exist: give a folder that holds runs")
+        self.folder = folder
+        self.views: dict[Path, RunView] = {}
+        self._metric = metric
+        self._looked = -DISCOVER_SECONDS
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads what is new."""
+        if time.monotonic() - self._looked >= DISCOVER_SECONDS:
+            self._looked = time.monotonic()
+            for run in run_directories(self.folder):
+                self.views.setdefault(run, RunView(run))
+        for view in self.views.values():
+            view.refresh()
+
+    @property
+    def metric(self) -> str:
+        """The metric shown as a rate."""
+        return self._metric or metric_of(self.folder, list(self.views))
+
+    @property
+    def over(self) -> bool:
+        """Whether no run is open any more."""
+        return not any(view.status() in OPEN for view in self.views.values())
+
     def table(self) -> Table:
-        """One row a run."""
-        table = Table(title=self.title or None, title_justify="left", expand=False, pad_edge=False)
-        for name, style in (("run", ""), ("status", ""), ("step", ""), (self.metric, "bold"), ("", "cyan")):
-            table.add_column(name, style=style, no_wrap=True)
-        for name in ("tokens", "truncated", "time", "left"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for view in self.views:
-            table.add_row(*self._cells(view))
-        return table
+        """The live table."""
+        views = list(self.views.values())
+        done = sum(view.status() == "completed" for view in views)
+        tokens = sum(view.costs.get("generated_tokens", 0) for view in views)
+        usd = sum(view.costs.get("judge_usd", 0.0) for view in views)
+        spent = f", judges {usd:.2f} US$" if usd else ""
+        title = f"{self.folder}: {done} of {len(views)} runs done, {tokens:,.0f} tokens generated{spent}"
+        return table_of(views, self.metric, title, wide=True)
 
-    def _cells(self, view: RunView) -> list[str]:
-        status = read_status(Path(view.job.folder))["status"]
-        rates = [record["metrics"].get(self.metric, 0.0) for record in view.evals]
-        last = view.evals[-1]["metrics"] if view.evals else {}
-        return [
-            view.job.name,
-            MARKS.get(status, "[dim]waiting[/]" if status == "absent" else f"[yellow]{status}[/]"),
-            f"{view.step}/{view.horizon}",
-            f"{rates[-1]:.3f}" if rates else "-",
-            sparkline(rates),
-            f"{last['mean_tokens']:.0f}" if last else "-",
-            f"{last['truncated']:.2f}" if last else "-",
-            clock(view.seconds),
-            clock(view.eta_seconds()) if status == "running" else "",
-        ]
+    def to_json(self) -> list[dict[str, Any]]:
+        """Plain data, a run each."""
+        return [summary(view, self.metric) for view in self.views.values()]
 
 
-OnPoll = Callable[[Sequence[Job]], None]
+def watch(folder: Path, *, metric: str = "", seconds: float = 2.0, once: bool = False) -> None:
+    """Shows a folder's runs until none is open (or once); Ctrl-C ends it and touches nothing."""
+    state = Watch(folder, metric)
+    console = Console()
+    if once or not sys.stdout.isatty():
+        console.print(state.table())
+        return
+    with Live(state.table(), console=console, refresh_per_second=2) as live:
+        while not state.over:
+            time.sleep(seconds)
+            state.refresh()
+            live.update(state.table())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import sys
@@ -11,10 +12,11 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from harness.errors import UserError
+from harness.errors import EnvironmentProblem, UserError
 
 O = TypeVar("O")  # noqa: E741
 INTERRUPTED = 130
+STORAGE_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
 
 
 def command(app: typer.Typer, name: str, options: type[O]) -> Callable[[Callable[[O], int | None]], None]:
@@ -61,12 +63,19 @@ def guarded(action: Callable[[], int | None]) -> int:
     except UserError as error:
         say(f"error: {error}")
         return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted: finished work is kept; the same command continues")
-        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in STORAGE_FAULTS:
+            raise
+        say(
+            f"error: {error.filename or 'results folder'}: {error.strerror}; choose another folder or make room"
+        )
+        return EnvironmentProblem.exit_code
+    except KeyboardInterrupt:
+        say("interrupted: finished work is kept; the same command continues")
+        return INTERRUPTED
 
 
 def say(text: str) -> None:
@@ -98,3 +107,18 @@ class RunOptions:
         bool, typer.Option("--dry-run", help="Print what would run and how long, and stop.")
     ] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False
+    launcher: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local"
+    launcher_option: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE", help="An option of the launcher, e.g. slurm_partition=gpu."),
+    ] = None  # type: ignore[assignment]
+    budget_hours: Annotated[float, typer.Option(min=0.0, help="Stop after so many hours; 0: no limit.")] = 0.0
+    budget_tokens: Annotated[
+        int, typer.Option(min=0, help="Stop once all runs generated so many training tokens; 0: no limit.")
+    ] = 0
+    budget_usd: Annotated[
+        float, typer.Option(min=0.0, help="Stop once judges cost so many US$; 0: no limit.")
+    ] = 0.0
+    tracker: Annotated[
+        list[str], typer.Option(help="Feed the records to tensorboard, trackio, wandb or mlflow as well.")
+    ] = None  # type: ignore[assignment]

@@ -60,15 +60,26 @@ def _prepare_node(tasks: set[str]) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], options: RunOptions, *, metric: str, title: str) -> dict[str, str]:
-    """Runs jobs on this machine with a display; the statuses by run id."""
-    from harness.sweep.local import default_parallel, run_local
+    """Runs jobs with the chosen launcher and a display; the statuses by run id.
+
+    RunsFailed when runs are left unfinished, with the reason (a budget, a full disk, a dead worker).
+    """
+    from harness.sweep.execute import Settings, execute
     from harness.watch import Display
 
     _prepare_node({job.spec["task"]["name"] for job in jobs})
-    threads = max(job.spec["train"]["threads"] for job in jobs)
-    parallel = options.parallel or default_parallel(len(jobs), threads)
+    settings = Settings(
+        launcher=options.launcher,
+        launcher_options=options.launcher_option or (),
+        parallel=options.parallel,
+        retry_failed=options.retry_failed,
+        hours=options.budget_hours or None,
+        tokens=options.budget_tokens or None,
+        usd=options.budget_usd or None,
+        trackers=options.tracker or (),
+    )
     with Display(jobs, metric, quiet=options.quiet, title=title) as display:
-        return run_local(jobs, parallel=parallel, retry_failed=options.retry_failed, on_poll=display)
+        return execute(jobs, settings, display)
 
 
 def _dry_run(plan: Plan, options: RunOptions) -> None:
@@ -108,8 +119,23 @@ def _dry_run(plan: Plan, options: RunOptions) -> None:
     )
 
 
+def _check_options(options: RunOptions) -> None:
+    """Refuses an unknown launcher or tracker before anything is written."""
+    from harness.sweep.execute import parse_options
+    from harness.sweep.launcher import find_launcher
+
+    find_launcher(options.launcher)
+    parse_options(options.launcher_option or ())
+    if options.tracker:
+        from harness.trackers import find_tracker
+
+        for name in options.tracker:
+            find_tracker(name)
+
+
 def reproduce(options: ReproduceOptions) -> int:
     """Train a claim's arms over several seeds and judge the claim."""
+    _check_options(options)
     from harness.claims.schema import SCALES, load_claim
     from harness.names import did_you_mean
     from harness.reproduce import amend, fix_definition, parse_seeds, plan
@@ -166,7 +192,8 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
         from harness.report.tables import to_rich
 
         console = Console()
-        console.print(to_rich(claim_table(verdict)))
+        if not todo.claim.cells:  # with cells the tables are too wide for a terminal: see the report
+            console.print(to_rich(claim_table(verdict)))
         console.print(f"\n{verdict.sentence}\n", soft_wrap=True, highlight=False)
         for name, path in files.items():
             console.print(f"{name:<16}{path}", soft_wrap=True, highlight=False)
@@ -180,6 +207,7 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
 
 def train(options: TrainOptions) -> int:
     """Train one algorithm on one task, a run a seed."""
+    _check_options(options)
     from harness.registry import load_plugin
     from harness.reproduce import seed_list
     from harness.spec import apply_settings, parse_run

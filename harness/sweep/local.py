@@ -86,7 +86,7 @@ class Pool:
     def wait(self, seconds: float) -> None:
         """Waits until a worker ends, at most so long, and settles all that have."""
         for sentinel in connection.wait(list(self.running), timeout=seconds):
-            one = self.running.pop(sentinel)  # type: ignore[call-overload]
+            one = self.running.pop(sentinel)  # type: ignore[arg-type]  # sentinels went in
             one.process.join()
             settle(one.job, f"its process ended with code {one.process.exitcode}")
             one.process.close()
