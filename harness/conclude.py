@@ -32,6 +32,8 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
     """Writes verdict.json, summary.txt, report.md, table.tex and the learning curves; their paths by what they are."""
     out = plan.out
     write_json(out / "verdict.json", verdict.to_json())
+    if plan.claim.cells:
+        return _write_phase(plan, verdict)
     tables = [claim_table(verdict), *claim_tables(verdict)]
     metric = str(verdict.endpoint["metric"])
     curves = []
@@ -62,3 +64,30 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
     write_atomic(out / "table.tex", render(tables[0], "latex").encode())
     files = {"report": out / "report.md", "learning curve": pictures[-1], "LaTeX table": out / "table.tex"}
     return {name: str(Path(path)) for name, path in files.items()}
+
+
+def _write_phase(plan: Plan, verdict: Verdict) -> dict[str, str]:
+    """What a claim with cells leaves behind: a phase diagram in place of learning curves."""
+    from harness.ladder.phase import phase_diagram, pictures, tables
+
+    out = plan.out
+    phase = phase_diagram(plan.claim, plan.scale, {arm.name: arm for arm in verdict.arms})
+    write_json(out / "phase.json", phase.to_json())
+    drawn = pictures(phase, out)
+    shown = tables(phase)
+    images = [path for path in drawn if path.suffix == ".svg"]
+    text = "\n\n".join(
+        [
+            f"# {plan.claim.name} at {plan.scale} scale",
+            plan.claim.statement + ".",
+            verdict.sentence,
+            *(f"![{path.stem}]({path.name})" for path in images),
+            *(render(found, "md") for found in shown),
+            "What was done:\n\n" + "".join(f"- {line}\n" for line in plan.claim.deviations),
+            f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
+        ]
+    )
+    write_atomic(out / "report.md", (text + "\n").encode())
+    found = {"report": out / "report.md", "phase data": out / "phase.json"}
+    found |= {path.stem.replace("-", " "): path for path in drawn if path.suffix == ".png"}
+    return {name: str(path) for name, path in found.items()}

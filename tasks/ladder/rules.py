@@ -76,10 +76,8 @@ def read(
         exact, credited = np.where(spoiled, 0.0, exact), right & ~spoiled
     if o.family == "hackable":
         exact = filler.astype(float) - wrong
-    if o.outcome == "all_right":
-        outcome = correct.astype(float)
-    else:
-        outcome = credited.sum(1) / np.maximum(o.steps, counting.sum(1))
+    share = credited.sum(1) / np.maximum(o.steps, counting.sum(1))
+    outcome = correct.astype(float) if o.outcome == "all_right" else share
     local = degrade(exact, inside, symbols, problems, o, salts) if o.degraded else exact
     step_ids = np.where(inside, number, -1)
     return Reading(outcome, correct, right, wrong, spoiled, exact, local, step_ids)
