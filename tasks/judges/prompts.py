@@ -124,12 +124,12 @@ _SUSPICIONS = {
         re.IGNORECASE,
     ),
     "hidden_comment": re.compile(
-        r"<!--.{0,400}?\b(?:judge|grader|score|rubric|instruction)|/\*.{0,400}?\b(?:judge|grader|rubric|full marks)",
+        r"<!--.{0,120}?\b(?:judge|grader|score|rubric|instruction)|/\*.{0,120}?\b(?:judge|grader|rubric|full marks)",
         re.IGNORECASE | re.DOTALL,
     ),
     "invisible_text": re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"),
 }
-MAX_SCANNED = 100_000
+MAX_SCANNED = 50_000
 
 
 def suspicions(text: str) -> tuple[str, ...]:

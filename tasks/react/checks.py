@@ -3,31 +3,34 @@
 `extract` one usable fence; `syntax` parsed by TypeScript and transformed by esbuild; `compile` that, allowed
 imports and a default-exported component with a body that returns JSX; `types` by the TypeScript checker;
 `lint` without a finding of ESLint with its React rules; `renders` to static markup in the sandbox;
-`non_blank` with something to see; `task` with the requested name, features and given props in what is seen.
+`non_blank` with something to see; `task` with the requested name, features and given props in what is seen;
+`pixels` with more than an empty page in a Chromium (evaluation only: it is slow).
 Static levels are always checked, the others when asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tasks.base import Diagnostic
+from tasks.react.browser import Picture, Screenshots, picture_facts
 from tasks.react.extract import Extraction
 from tasks.react.install import LINT_FOLDER, NODE_FOLDER, ensure_node_modules, find_node
 from tasks.react.sandbox import RenderWorker
 from tasks.react.spans import locate
 from tasks.react.worker import NodeWorker
 
-LEVELS = ("extract", "syntax", "compile", "types", "lint", "renders", "non_blank", "task")
+LEVELS = ("extract", "syntax", "compile", "types", "lint", "renders", "non_blank", "task", "pixels")
 RENDERED = frozenset({"renders", "non_blank", "task"})
 ALLOWED_IMPORTS = ("react", "react/jsx-runtime", "react/jsx-dev-runtime", "react-dom")
 MAX_CODE_CHARS = 100_000
 TYPES_BATCH = 64
 UNPARSED: Mapping[str, Any] = {"types": False, "diagnostics": [None]}
 """The verdict of the type checker and of ESLint on what does not parse; neither is asked."""
+NOT_RENDERED: Mapping[str, Any] = {"status": "not_code", "blank": True}
 
 FEATURE_TAGS: Mapping[str, frozenset[str]] = {
     "heading": frozenset({"h1", "h2", "h3", "h4", "h5", "h6"}),
@@ -53,6 +56,7 @@ class Checked:
     typed: Mapping[str, Any] | None = None
     linted: Mapping[str, Any] | None = None
     rendered: Mapping[str, Any] | None = None
+    picture: Picture | None = None
 
     @property
     def extracted(self) -> bool:
@@ -81,6 +85,14 @@ class Checked:
     @property
     def blank(self) -> bool | None:
         return None if self.rendered is None else bool(self.rendered["blank"])
+
+    @property
+    def pixels(self) -> bool | None:
+        return (
+            None
+            if self.picture is None
+            else bool(self.picture.png) and not picture_facts(self.picture.png).blank
+        )
 
     @property
     def failure(self) -> str:
@@ -206,12 +218,15 @@ class Checks:
         *,
         timeout_seconds: float = 30.0,
         allowed_imports: Sequence[str] = ALLOWED_IMPORTS,
+        browser: str | Path | None = None,
     ) -> None:
         self.allowed_imports = tuple(allowed_imports)
         self.checker = NodeWorker(node, batch_seconds=timeout_seconds)
         self.typer = TypeWorker(node, batch_seconds=120.0, item_seconds=30.0)
         self.linter = LintWorker(node, batch_seconds=120.0, item_seconds=30.0)
         self.renderer = RenderWorker(node)
+        self.camera: Screenshots | None = None
+        self._browser = browser
 
     def run(
         self,
@@ -222,16 +237,24 @@ class Checks:
         """Checks extracted codes, equal ones once; `props` overrides the invented props of each answer."""
         wanted = frozenset(levels)
         rendering = not RENDERED.isdisjoint(wanted)
-        static = self._static([x.code for x in found], js=rendering)
+        js = rendering or "pixels" in wanted
+        static = self._static([x.code for x in found], js=js)
         clean = [code for code, result in static.items() if result.get("syntax")]
         typed = self._batched(self.typer, clean) if "types" in wanted else None
         linted = self._batched(self.linter, clean) if "lint" in wanted else None
-        given = props or [None] * len(found)
-        rendered = self._render(found, static, given) if rendering else [None] * len(found)
-        return [
-            self._checked(x, static.get(x.code or "", {}), self._of(typed, x), self._of(linted, x), shown)
-            for x, shown in zip(found, rendered, strict=True)
+        items = self._items(found, static, props or [None] * len(found)) if js else {}
+        rendered = self._render(items) if rendering else None
+        checked = [
+            self._checked(
+                x,
+                static.get(x.code or "", {}),
+                self._of(typed, x),
+                self._of(linted, x),
+                None if rendered is None else rendered.get(i, NOT_RENDERED),
+            )
+            for i, x in enumerate(found)
         ]
+        return self._photographed(checked, items) if "pixels" in wanted else checked
 
     @staticmethod
     def _of(results: Mapping[str, Mapping[str, Any]] | None, found: Extraction) -> Mapping[str, Any] | None:
@@ -257,22 +280,33 @@ class Checks:
             results += worker.run(clean[i : i + TYPES_BATCH], {})
         return dict(zip(clean, results, strict=True))
 
-    def _render(
-        self,
+    @staticmethod
+    def _items(
         found: Sequence[Extraction],
         static: Mapping[str, Mapping[str, Any]],
         given: Sequence[Mapping[str, Any] | None],
-    ) -> list[dict[str, Any]]:
-        rendered: list[dict[str, Any]] = [{"status": "not_code", "blank": True} for _ in found]
-        places, items = [], []
+    ) -> dict[int, dict[str, Any]]:
+        """What can be rendered, by the place of its answer: JavaScript, and given or invented props."""
+        items = {}
         for i, (x, props) in enumerate(zip(found, given, strict=True)):
             result = static.get(x.code or "", {})
             if result.get("js") is not None:
-                places.append(i)
-                items.append({"js": result["js"], "props": result["props"] if props is None else props})
-        for i, item, shown in zip(places, items, self.renderer.render(items, html=True), strict=True):
-            rendered[i] = {"html": "", **shown, "props": item["props"]}
-        return rendered
+                items[i] = {"js": result["js"], "props": result["props"] if props is None else props}
+        return items
+
+    def _render(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+        shown = self.renderer.render(list(items.values()), html=True)
+        return {
+            i: {"html": "", **result, "props": item["props"]}
+            for (i, item), result in zip(items.items(), shown, strict=True)
+        }
+
+    def _photographed(self, checked: list[Checked], items: Mapping[int, Mapping[str, Any]]) -> list[Checked]:
+        if self.camera is None:
+            self.camera = Screenshots(self._browser, self.checker.node)
+        taken = dict(zip(items, self.camera.take(list(items.values())), strict=True))
+        empty = Picture(b"", "not_code")
+        return [replace(c, picture=taken.get(i, empty)) for i, c in enumerate(checked)]
 
     @staticmethod
     def _checked(
@@ -296,3 +330,5 @@ class Checks:
         """Ends all processes."""
         for worker in (self.checker, self.typer, self.linter, self.renderer):
             worker.close()
+        if self.camera is not None:
+            self.camera.close()

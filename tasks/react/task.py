@@ -31,10 +31,10 @@ OUTCOME_LEVELS = ("compile", "renders", "non_blank", "task", "judged")
 
 @dataclass(frozen=True)
 class ReactOptions:
-    """Options of the React task; `node` names a Node >= 20.19, times are in seconds.
+    """Options of the React task; `node` names a Node >= 20.19, `browser` a Chromium, times are in seconds.
 
     `outcome_level` is the level that an answer must reach to count as a success; `levels` names more levels
-    to check and log (`types`, `lint`, `renders`, `non_blank`, `task`), which costs time and changes no reward.
+    to check and log (`types`, `lint`, `renders`, `non_blank`, `task`, `pixels`), which costs time and changes no reward.
     `judge` names a judge of content (see tasks.judges) and `judge_options` its options; an answer is
     `judged` a success from a score of `judge_threshold` on. Where the judge fails, the answer counts by
     `compile` alone and its status is `judge_failed`.
@@ -47,6 +47,7 @@ class ReactOptions:
     judge_threshold: float = 0.75
     noise: Noise = field(default_factory=Noise)
     node: str | None = None
+    browser: str | None = None
     timeout_seconds: float = 30.0
     allowed_imports: tuple[str, ...] = ALLOWED_IMPORTS
 
@@ -95,6 +96,7 @@ class ReactTask:
             self.options.node,
             timeout_seconds=self.options.timeout_seconds,
             allowed_imports=self.options.allowed_imports,
+            browser=self.options.browser,
         )
         self.judge = self._make_judge()
 
@@ -200,6 +202,8 @@ class ReactTask:
             reached["renders"] = checked.compile and bool(checked.renders)
             reached["non_blank"] = reached["renders"] and not checked.blank
             reached["task"] = reached["non_blank"] and meets_task(example.reference, checked)
+        if checked.pixels is not None:
+            reached["pixels"] = checked.compile and checked.pixels
         if word is not None:
             passed = word.score is None or word.score >= self.options.judge_threshold
             reached["judged"] = checked.compile and passed

@@ -179,6 +179,10 @@ class NodeWorker:
     def _started(self, process: LineProcess) -> None:
         """Called once for each process, before the first item is sent to it."""
 
+    def _deadline(self, count: int) -> float:
+        """Seconds that a batch of so many items may take before it is sent again one by one."""
+        return self.batch_seconds
+
     def _worn_out(self, answer: Mapping[str, Any]) -> bool:
         """Whether the process should be replaced after this answer."""
         return False
@@ -236,7 +240,7 @@ class NodeWorker:
             self._process, self._owner, self._lock = None, os.getpid(), threading.Lock()
         with self._lock:
             try:
-                return self._send(items, options, self.batch_seconds)
+                return self._send(items, options, self._deadline(len(items)))
             except (WorkerDied, WorkerHung):
                 return [self._one(item, options) for item in items]
 

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tasks.base import Answer
 from tasks.judges import PairRequest
 from tasks.react import ReactTask
 from tasks.react.browser import BrowserError, Picture, Screenshots, find_chromium, picture_facts
@@ -110,6 +111,18 @@ def test_one_page_cannot_touch_the_next(react: ReactTask, camera: Screenshots) -
     )
     _, second = shoot(react, camera, setter, reader)
     assert picture_facts(second.png).blank
+
+
+def test_pixels_are_a_level(react: ReactTask, camera: Screenshots) -> None:
+    task = ReactTask(levels=("pixels",))
+    task.checks = react.checks
+    react.checks.camera = camera
+    sources = (SEEN["text"], EMPTY["white on white"], "export default 42;", "x")
+    answers = [Answer(f"```tsx\n{source}\n```") for source in sources]
+    scores = task.score([task.example("train", 0)] * 4, answers)
+    react.checks.camera = None
+    assert [s.metrics["pixels"] for s in scores] == [1.0, 0.0, 0.0, 0.0]
+    assert [s.outcome for s in scores] == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_the_pair_judge_prefers_content_to_an_empty_page(react: ReactTask, camera: Screenshots) -> None:
