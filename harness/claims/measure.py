@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,14 +50,19 @@ def cumulative(run: RunRecord, axis: str) -> tuple[list[float], list[float]] | N
     return [step for step, _ in points], [value for _, value in points]
 
 
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
 def metric_of(row: Mapping[str, Any], metric: str) -> float | None:
     """A metric of one evaluation; `a/b` is a share of another (0 where b is 0); None unless finite numbers."""
-    metrics, (name, _, base) = row.get("metrics") or {}, metric.partition("/")
-    value, whole = metrics.get(name), metrics.get(base, 1.0 if not base else None)
-    for number in (value, whole):
-        if not isinstance(number, int | float) or not math.isfinite(number):
-            return None
-    return float(value / whole) if whole else 0.0
+    metrics = row.get("metrics") or {}
+    if "/" not in metric:
+        return _number(metrics.get(metric))
+    part, whole = (_number(metrics.get(name)) for name in metric.split("/", 1))
+    if part is None or whole is None:
+        return None
+    return part / whole if whole else 0.0
 
 
 def curve(run: RunRecord, metric: str) -> tuple[list[float], list[float]]:
@@ -87,8 +93,11 @@ class Measured:
         return self.value is not None
 
 
-def _run_crossing(run: RunRecord, endpoint: Any, rule: str, horizon: float) -> Crossing:
-    steps, values = curve(run, endpoint.metric)
+Points = tuple[list[float], list[float]]
+
+
+def _run_crossing(run: RunRecord, points: Points, endpoint: Any, rule: str, horizon: float) -> Crossing:
+    steps, values = points
     found = crossing(
         steps, values, threshold=endpoint.threshold, rule=rule, sustain=endpoint.sustain, horizon=horizon
     )
@@ -113,13 +122,13 @@ def measure(run: RunRecord, endpoint: Any, horizon: float) -> Measured:
     if not hasattr(endpoint, "threshold"):
         return _measure_final(run, endpoint, horizon)
     notes = [f"{run.arm} seed {run.seed}: {problem}" for problem in run.problems]
-    steps, _ = curve(run, endpoint.metric)
-    by_rule = {rule: _run_crossing(run, endpoint, rule, horizon) for rule in RULES}
+    points = curve(run, endpoint.metric)
+    by_rule = {rule: _run_crossing(run, points, endpoint, rule, horizon) for rule in RULES}
     main = by_rule[endpoint.rule]
     if run.status in ("failed", "stopped", "running") and not main.event:
         reason = f" ({run.reason})" if run.reason else ""
         notes.append(f"{run.arm} seed {run.seed} is {run.status}{reason}: censored at its last evaluation")
-    if not steps and run.status != "diverged":
+    if not points[0] and run.status != "diverged":
         return Measured(run, notes=(*notes, f"{run.arm} seed {run.seed}: no {endpoint.metric} was recorded"))
     if main.note and not main.note.startswith("not reached"):
         notes.append(f"{run.arm} seed {run.seed}: {main.note}")
@@ -178,9 +187,10 @@ def arm_times(
 
 
 def final_value(run: RunRecord, metric: str, last: int = 1) -> float | None:
-    """Mean of a metric over the last evaluations; None where it was never recorded."""
-    _, values = curve(run, metric)
-    return float(np.mean(values[-last:])) if values else None
+    """Mean of a metric over the last evaluations that recorded it; None where none did."""
+    recorded = (value for row in reversed(run.evals) if (value := metric_of(row, metric)) is not None)
+    values = list(itertools.islice(recorded, last))
+    return float(np.mean(values)) if values else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
@@ -191,16 +201,25 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 
 def identical_replicates(runs: Sequence[RunRecord]) -> list[str]:
     """Words on runs of one arm whose records are the same although their seeds differ."""
-    seen: dict[str, RunRecord] = {}
+    seen: dict[str, list[RunRecord]] = {}
     found = []
     for run in runs:
-        trained = [row for row in run.evals if row["optimizer_step"] > 0]
-        if len(trained) < 2:
+        if len(_trained(run)) < 2:
             continue
-        key = repr([(row["optimizer_step"], row.get("metrics"), row.get("costs")) for row in trained])
-        twin = seen.setdefault(key, run)
-        if twin is not run:
+        likely = seen.setdefault(repr(_trained(run)[-1]), [])
+        twin = next((other for other in likely if _trained(other) == _trained(run)), None)
+        if twin is not None:
             found.append(
                 f"{run.arm}: seeds {twin.seed} and {run.seed} gave identical records: the seed has no effect"
             )
+        likely.append(run)
     return found
+
+
+def _trained(run: RunRecord) -> list[tuple[Any, Any, Any]]:
+    """What the evaluations after the first optimizer step recorded."""
+    return [
+        (row["optimizer_step"], row.get("metrics"), row.get("costs"))
+        for row in run.evals
+        if row["optimizer_step"] > 0
+    ]

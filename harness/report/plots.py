@@ -149,7 +149,7 @@ def learning_curves(
         if values and min(values) >= 0 and max(values) <= 1:
             axes.set_ylim(0, 1)
         if arms:
-            axes.legend(loc="best")
+            axes.legend(loc="upper left")
         return save(fig, path, formats, titles)
 
 
@@ -187,7 +187,7 @@ def survival_curves(
         axes.set_ylim(-0.03, 1.05)
         axes.set_xlim(left=0)
         if curves:
-            axes.legend(loc="best")
+            axes.legend(loc="lower left")
         return save(fig, path, formats, titles)
 
 

@@ -57,8 +57,21 @@ def read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
         raw = path.read_bytes()
     except FileNotFoundError:
         return []
-    rows = []
     lines = raw.split(b"\n")
+    whole = [line for line in lines if line.strip()]
+    try:
+        # one call for a sound file is several times faster than one a line
+        rows = json.loads(b"[" + b",".join(whole) + b"]")
+        if len(rows) == len(whole) and all(isinstance(row, dict) for row in rows):
+            return rows
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        pass
+    return _line_by_line(lines, path.name, problems)
+
+
+def _line_by_line(lines: list[bytes], name: str, problems: list[str]) -> list[dict[str, Any]]:
+    """The readable objects of a damaged file; every other line is named in `problems`."""
+    rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -66,10 +79,10 @@ def read_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (json.JSONDecodeError, UnicodeDecodeError):
             cut = "cut off" if number == len(lines) else "not JSON"
-            problems.append(f"{path.name} line {number} is {cut}: ignored")
+            problems.append(f"{name} line {number} is {cut}: ignored")
             continue
         if not isinstance(row, dict):
-            problems.append(f"{path.name} line {number} is not an object: ignored")
+            problems.append(f"{name} line {number} is not an object: ignored")
             continue
         rows.append(row)
     return rows
