@@ -13,7 +13,7 @@ __all__ = ["MATH_GRADER_VERSION", "gold_text", "grade_math"]
 MATH_GRADER_VERSION = "aime-math-1"
 
 Opinion = Callable[[str, str], str]
-"""Answer and gold to one of second_opinion.OPINIONS."""
+"""Answer and gold to one of second_opinion.OPINIONS, or `unavailable`."""
 
 
 def gold_text(gold: object) -> str | None:
@@ -37,7 +37,8 @@ def grade_math(
     """The verdict on one response: by exact normal forms, by `ask` where these cannot tell.
 
     With `ask_always` the second opinion is recorded for every extracted answer, so that the rate of
-    disagreement can be reported; it never overrules a normal form.
+    disagreement can be reported; it never overrules a normal form. An answer that only a second opinion
+    could compare, where there is none, counts as wrong and carries `unavailable`.
     """
     truth = gold_text(gold)
     if truth is None:

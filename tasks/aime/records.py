@@ -181,6 +181,7 @@ def _collect(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, _Problem], Co
                 problem.correct.append(correct)
                 problem.votes.append(extracted)
         for correct, opinion in zip(_list(row["correct"]), _list(row.get("second_opinion")), strict=False):
+            other["unavailable"] += opinion == "unavailable"
             if opinion in ("correct", "wrong") and correct is not None:
                 other["opinions"] += 1
                 other["disagreements"] += (opinion == "correct") != correct
@@ -272,4 +273,9 @@ def summarise(
             "rate": other["disagreements"] / other["opinions"],
         }
     summary["flags"] = _flags(problems, summary)
+    if other["unavailable"]:
+        summary["flags"].append(
+            f"{other['unavailable']} answers could be compared only by math-verify, which is not installed, and count "
+            "as wrong: pip install 'creditbench[eval]'"
+        )
     return summary

@@ -7,6 +7,7 @@ one is `timeout`, counted and never taken for "wrong".
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -111,9 +112,14 @@ class SecondOpinion:
         opinion = reply.decode()
         return opinion if opinion in OPINIONS else "crashed"
 
+    @functools.cached_property
+    def available(self) -> bool:
+        """Whether math-verify is installed; starts nothing."""
+        return self._own_command or importlib.util.find_spec("math_verify") is not None
+
     def check(self) -> None:
-        """OpinionUnavailable when math-verify is not installed; starts nothing."""
-        if not self._own_command and importlib.util.find_spec("math_verify") is None:
+        """OpinionUnavailable when math-verify is not installed."""
+        if not self.available:
             raise OpinionUnavailable(
                 "second opinion: math-verify is not installed; pip install 'creditbench[eval]'"
             )

@@ -34,7 +34,8 @@ class AimeOptions:
     `level` is that of generated problems. `answers` is `integer`, or `math` for golds of other kinds.
     `released_from` (YYYY-MM-DD) tests only on problems released on that day or later. `judge` (with
     `judge_options`) scores steps, see judges.load_judge; `steps` says how they are cut. `second_opinion`
-    also asks math-verify about every answer and records what it says; it and `math` need the extra `eval`.
+    also asks math-verify about every answer and records what it says; it needs the extra `eval`, and so does
+    training with `math`.
     """
 
     source: str = "generated"
@@ -88,7 +89,7 @@ class AimeTask:
         self.options = replace(options or AimeOptions(), **changes)
         self.step_judge = step_judge or load_judge(self.options.judge, **self.options.judge_options)
         self._opinion = SecondOpinion(self.options.opinion_seconds)
-        if self.options.second_opinion or self.options.answers == "math":
+        if self.options.second_opinion:
             self._opinion.check()
         if self.options.source != "generated":
             # these problems come without hints, so an algorithm that needs them is refused before it starts
@@ -165,6 +166,9 @@ class AimeTask:
             return generate.TEST_SIZE if split == "test" else None
         return len(self._tested if split == "test" else self._trained)
 
+    def _ask(self, answer: str, gold: str) -> str:
+        return self._opinion.ask(answer, gold) if self._opinion.available else "unavailable"
+
     def grade(self, response: str, gold: object, finish_reason: str | None = None) -> Grade:
         """The verdict of this task's grader on one response."""
         options = self.options
@@ -172,7 +176,7 @@ class AimeTask:
             return grade_math(
                 response,
                 gold,
-                self._opinion.ask,
+                self._ask,
                 finish_reason=finish_reason,
                 phrase_fallback=options.phrase_fallback,
                 ask_always=options.second_opinion,
@@ -183,7 +187,12 @@ class AimeTask:
         return found
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> list[Score]:
-        """Outcome 1 for a right boxed answer, else 0; the judge's word on each step as spans."""
+        """Outcome 1 for a right boxed answer, else 0; the judge's word on each step as spans.
+
+        OpinionUnavailable in math mode without math-verify: right answers would be punished.
+        """
+        if self.options.answers == "math":
+            self._opinion.check()
         steps = [split_steps(answer.text, self.options.steps) for answer in answers]
         problems = [example.variants.get("without_rubric", example.prompt) for example in examples]
         items = [StepItem(p, a.text, s) for p, a, s in zip(problems, answers, steps, strict=True)]

@@ -188,11 +188,21 @@ def test_wrong_options_are_named(options, words):
         AimeOptions(**options)
 
 
-def test_modes_that_need_math_verify_say_so_at_once(monkeypatch):
+def test_what_needs_math_verify_says_so(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for options in ({"answers": "math"}, {"second_opinion": True}):
-        with pytest.raises(ValueError, match="math-verify is not installed"):
-            AimeTask(**options)
+    with pytest.raises(ValueError, match="math-verify is not installed"):
+        AimeTask(second_opinion=True)
+    task = AimeTask(answers="math")
+    with pytest.raises(ValueError, match="math-verify is not installed"):
+        task.score([PROBLEM], [Answer(RIGHT)])
+    records = [
+        {"id": "a", "response": "\\boxed{\\dfrac{5}{9}}", "gold": "\\frac59"},
+        {"id": "b", "response": "\\boxed{2\\sqrt{3}}", "gold": "\\sqrt{12}"},
+    ]
+    rows = list(task.score_records(records))
+    assert [row["correct"] for row in rows] == [True, False]
+    assert rows[1]["second_opinion"] == "unavailable"
+    assert any("1 answers could be compared only by math-verify" in f for f in task.summarise(rows)["flags"])
 
 
 def test_votes_of_a_majority():

@@ -163,3 +163,59 @@ def test_greedy_completions_for_the_probe(target):
     first = complete(["the cat", "a bad", "write é"])
     assert first == complete(["the cat", "a bad", "write é"])
     assert all(isinstance(text, str) for text in first)
+
+
+def test_the_contamination_probe_runs_on_a_model(target, tmp_path):
+    from harness.evaluate.probe import probe_target
+
+    path = tmp_path / "p.jsonl"
+    rows = [{"id": f"x{i}", "problem": f"the cat and the hat number {i}", "answer": i} for i in range(3)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    record = probe_target(target, str(path), fractions=(0.5,), problems=2, max_tokens=4)
+    assert [row["id"] for row in record["rows"]] == ["x0", "x1"]
+    assert record["summary"]["0.5"]["n"] == 2
+    json.dumps(record, allow_nan=False)
+    with pytest.raises(UserError, match="fractions"):
+        probe_target(target, str(path), fractions=(2.0,))
+    with pytest.raises(UserError, match="source="):
+        probe_target(target, "nowhere")
+
+
+class Scripted:
+    """A decoder that writes the same tokens in every row, whatever was sampled before."""
+
+    def __init__(self, tokens, vocabulary):
+        self.tokens, self.vocabulary, self.place, self.rows = tokens, vocabulary, 0, 0
+
+    def _logits(self):
+        import torch
+
+        logits = torch.full((self.rows, self.vocabulary), -1e9)
+        logits[:, self.tokens[min(self.place, len(self.tokens) - 1)]] = 0.0
+        self.place += 1
+        return logits
+
+    def start(self, prompt_ids, prompt_mask, counts, limit):
+        self.rows, self.place = int(counts.sum()), 0
+        return self._logits()
+
+    def step(self, tokens):
+        return self._logits()
+
+    def keep(self, kept):
+        self.rows = len(kept)
+
+
+@pytest.mark.parametrize(
+    ("written", "mask", "cut"),
+    [([11, 12, 2], [1, 1, 1], False), ([2], [1], False), ([11, 12, 13, 14, 15], [1, 1, 1, 1, 1], True)],
+)
+def test_the_end_token_counts_where_padding_is_the_same_token(target, written, mask, cut):
+    from harness.train.sampler import NativeSampler
+
+    sampler = NativeSampler(target.model, eos_ids=[2], pad_id=2)
+    sampler.decoder = Scripted(written, 300)
+    found = sampler.sample([[5]], [1], [("a", 0)], max_tokens=5, temperature=1.0)
+    assert found.mask[0].int().tolist() == mask
+    assert found.ids[0][: len(mask)].tolist() == written[: len(mask)]
+    assert bool(found.truncated[0]) is cut
