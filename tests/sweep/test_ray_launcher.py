@@ -1,0 +1,126 @@
+"""The ray launcher on a cluster of two nodes on this machine, one of which dies in the middle."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from faults import assert_equal_runs, work
+
+from harness.errors import EnvironmentProblem, RunsFailed
+from harness.store.writer import read_status, run_lock
+from harness.sweep.entry import start_worker
+from harness.sweep.execute import Settings, execute
+from harness.sweep.jobs import job_for
+
+ray = pytest.importorskip("ray", reason="ray is not installed: tox -e ray, or the extra ray")
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A head without places for runs (home lives there) and two nodes of one place each."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_health_check_period_ms", "1000")
+    monkeypatch.setenv("RAY_health_check_failure_threshold", "2")
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    found.workers = [found.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(address=found.address, log_to_driver=False, logging_level="error")
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+def lines(folder: str) -> int:
+    path = Path(folder) / "steps.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    """How often each run was begun, as home counted."""
+    from harness.sweep import ray_launcher
+
+    found: dict[str, int] = {}
+    original = ray_launcher._drive
+
+    def drive(module, tasks, on_poll):
+        original(module, tasks, on_poll)
+        found.update(module.get(tasks.home.attempts.remote()))
+
+    monkeypatch.setattr(ray_launcher, "_drive", drive)
+    return found
+
+
+def test_a_node_dies_in_the_middle_and_nothing_is_lost(tiny_spec, tmp_path, cluster, starts):
+    jobs = [
+        job_for(tiny_spec(seed=seed, train={"horizon": 60, "checkpoint_every": 2}), tmp_path / "ray")
+        for seed in range(4)
+    ]
+    seen: dict[str, int] = {}
+    completed: dict[str, float] = {}
+    killed = []
+
+    def show(running) -> None:
+        for job in jobs:
+            count = lines(job.folder)
+            seen[job.run_id] = max(count, seen.get(job.run_id, 0))
+            if job.status() == "completed" and job.run_id not in completed:
+                completed[job.run_id] = time.monotonic()
+        # both nodes at work, and home has records of both: one of them dies without a word
+        if not killed and sum(1 for job in running if lines(job.folder) >= 4) == 2:
+            killed.extend(job.run_id for job in running)
+            cluster.remove_node(cluster.workers[0], allow_graceful=False)
+
+    statuses = execute(jobs, Settings(launcher="ray"), show)
+    assert set(statuses.values()) == {"completed"}
+    assert len(killed) == 2
+    assert set(starts) == {job.run_id for job in jobs}
+    assert sorted(starts[run_id] for run_id in killed) == [1, 2]  # only the dead node's run was begun again
+    assert all(starts[job.run_id] == 1 for job in jobs if job.run_id not in killed)
+    for job in jobs:
+        rows = [json.loads(line) for line in (Path(job.folder) / "steps.jsonl").open()]
+        assert [row["optimizer_step"] for row in rows] == list(range(1, 61))
+        reference = job_for(spec_of(job), tmp_path / "whole")
+        assert work(start_worker, reference) == 0
+        assert_equal_runs(Path(job.folder), Path(reference.folder))
+    # the same command again runs nothing
+    before = dict(starts)
+    assert set(execute(jobs, Settings(launcher="ray")).values()) == {"completed"}
+    assert starts == before
+    print(f"\nray: 4 runs, one of two nodes killed, begun {sum(starts.values())} times, all equal")
+
+
+def spec_of(job):
+    from harness.spec import parse_run
+
+    return parse_run(job.spec)
+
+
+def test_budget_and_interrupt_reach_the_nodes(tiny_spec, tmp_path, cluster):
+    jobs = [job_for(tiny_spec(seed=seed, train={"horizon": 500}), tmp_path) for seed in (0, 1)]
+    with pytest.raises(RunsFailed, match=r"the budget of 200 tokens is used up .* 2 of 2 runs"):
+        execute(jobs, Settings(launcher="ray", tokens=200))
+    paused = [read_status(Path(job.folder)) for job in jobs]
+    assert any("paused at optimizer step" in status["reason"] for status in paused)
+    assert "completed" not in {status["status"] for status in paused}
+    at = lines(jobs[0].folder)
+
+    def interrupt(running) -> None:
+        if lines(jobs[0].folder) > at + 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(jobs, Settings(launcher="ray"), interrupt)
+    assert "asked to stop" in read_status(Path(jobs[0].folder))["reason"]
+    with run_lock(Path(jobs[0].folder)):  # given back
+        pass
+
+
+def test_unknown_option_is_refused(tiny_spec, tmp_path):
+    with pytest.raises(EnvironmentProblem, match="ray takes address, retries"):
+        execute([job_for(tiny_spec(), tmp_path)], Settings(launcher="ray", launcher_options=["adress=x"]))
