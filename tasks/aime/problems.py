@@ -317,9 +317,12 @@ def _fetch(chosen: HubSet, name: str) -> list[Mapping[str, Any]]:
 
 def _fetch_other(source: str) -> list[Mapping[str, Any]]:
     """The rows of `hub:owner/name@revision[:split]`; with HF_HUB_OFFLINE=1 from the cache alone."""
-    found = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)@([\w.-]+)(?::([\w.\[\]%-]+))?", source)
+    found = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?::([\w.\[\]%-]+))?", source)
     if not found:
-        raise DataError(f"source={source!r}: write it as hub:owner/name@revision:split, the revision pinned")
+        raise DataError(
+            f"source={source!r}: write it as hub:owner/name@revision:split, the revision a full commit hash, "
+            "so that the set cannot change"
+        )
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
     from huggingface_hub.constants import HF_HUB_OFFLINE

@@ -85,7 +85,7 @@ def test_other_golds_are_for_math_mode(tmp_path):
     assert load_problems(path, integers=False)[0].answer == "\\frac{5}{9}"
 
 
-@pytest.mark.parametrize("source", ["aime-1066", "hub:only/name", "hub:no-revision@", "/no/such.jsonl"])
+@pytest.mark.parametrize("source", ["aime-1066", "hub:only/name", "hub:a/b@main:train", "/no/such.jsonl"])
 def test_sources_that_are_none(source):
     with pytest.raises(DataError, match="source="):
         load_problems(source)
