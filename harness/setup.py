@@ -9,9 +9,9 @@ from harness.errors import EnvironmentProblem
 
 def ensure_react() -> Path:
     """Installs the pinned npm packages where they are absent; EnvironmentProblem when that fails."""
-    from tasks.react.install import NodeError, ensure_node_modules
+    from tasks.react.install import NodeError, ensure_all
 
     try:
-        return ensure_node_modules()
+        return ensure_all()
     except NodeError as error:
         raise EnvironmentProblem(str(error)) from None

@@ -51,8 +51,12 @@ def plan(options: PlanOptions) -> None:
 class CalibrateOptions:
     """Options of `harness calibrate`."""
 
-    estimator: Annotated[str, typer.Option(help="An estimator, or `verdict` for the rates of verdicts.")] = "aft_t"
-    quick: Annotated[bool, typer.Option("--quick", help="500 simulated sweeps a cell instead of 4,000.")] = False
+    estimator: Annotated[str, typer.Option(help="An estimator, or `verdict` for the rates of verdicts.")] = (
+        "aft_t"
+    )
+    quick: Annotated[bool, typer.Option("--quick", help="500 simulated sweeps a cell instead of 4,000.")] = (
+        False
+    )
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False
 
 

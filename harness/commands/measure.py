@@ -20,7 +20,9 @@ class ScoreOptions:
     """Options of `harness score`."""
 
     task: Annotated[str, typer.Option(help="A task of `harness ls tasks`.")]
-    input: Annotated[str, typer.Option(help="JSON Lines: react {id, answer|source}, aime {id, response(s), gold}.")]
+    input: Annotated[
+        str, typer.Option(help="JSON Lines: react {id, answer|source}, aime {id, response(s), gold}.")
+    ]
     types: Annotated[bool, typer.Option("--types", help="react: check types too (slower).")] = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False
 
@@ -83,11 +85,17 @@ def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 class EvaluateOptions:
     """Options of `harness evaluate`."""
 
-    target: Annotated[str, typer.Argument(help="A run's folder, a model of `harness ls models`, a folder, a Hub id.")]
+    target: Annotated[
+        str, typer.Argument(help="A run's folder, a model of `harness ls models`, a folder, a Hub id.")
+    ]
     task: Annotated[str, typer.Option(help="A task of `harness ls tasks`.")] = "react"
-    k: Annotated[str, typer.Option(help="The k of Pass@k, e.g. 1,2,4,8; named before anything is sampled.")] = ""
+    k: Annotated[
+        str, typer.Option(help="The k of Pass@k, e.g. 1,2,4,8; named before anything is sampled.")
+    ] = ""
     samples: Annotated[int, typer.Option(min=1, help="Completions a problem.")] = 1
-    problems: Annotated[int, typer.Option(min=0, help="Problems of the split; 0 is all (200 where endless).")] = 0
+    problems: Annotated[
+        int, typer.Option(min=0, help="Problems of the split; 0 is all (200 where endless).")
+    ] = 0
     split: Annotated[str, typer.Option(help="test or train.")] = "test"
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0
     max_tokens: Annotated[int, typer.Option(min=1, help="Token limit of a completion.")] = 128

@@ -163,6 +163,9 @@ class RolloutCollector:
         self.costs.prompts += 1
         self.costs.completions += len(lot)
         self.costs.generated_tokens += sum(len(completion.ids) for completion in lot)
+        for completion in lot:
+            self.costs.judge_calls += round(completion.score.metrics.get("judge_calls", 0))
+            self.costs.judge_usd += completion.score.metrics.get("judge_usd", 0.0)
 
 
 def _group(completions: Sequence[Completion]) -> Group:

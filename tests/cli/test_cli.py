@@ -94,7 +94,7 @@ def test_listed_algorithms_are_those_registered():
 
 
 def test_reproduce_prints_the_documented_object(finished):
-    out, done = finished
+    _, done = finished
     found = json.loads(done.stdout)
     assert found["claim"] == "letters"
     assert found["scale"] == "smoke"
@@ -273,7 +273,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_ends_with_the_same_records
     assert "Traceback" not in said
     again = harness(*words, "--quiet")
     assert again.returncode == 0, again.stderr
-    whole = reproduce(claim_file, tmp_path / "whole") + words[len(reproduce(claim_file, tmp_path)):]
+    whole = reproduce(claim_file, tmp_path / "whole") + words[len(reproduce(claim_file, tmp_path)) :]
     assert harness(*whole, "--quiet").returncode == 0
     for path in sorted((tmp_path / "whole" / "runs").iterdir()):
         for name in ("steps.jsonl", "evals.jsonl"):

@@ -19,7 +19,11 @@ EXAMPLE = Path(__file__).parent / "examples" / "leave_one_out.py"
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-m", "harness.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
 
 
@@ -49,7 +53,7 @@ def test_example_trains_by_plugin(tiny_model_folder, letters_plugin, tmp_path):
 
 def test_every_command_named_exists():
     known = run("--help").stdout
-    named = {m for m in re.findall(r"`harness ([a-z]+)", README)}
+    named = set(re.findall(r"`harness ([a-z]+)", README))
     assert {"reproduce", "train", "validate", "score"} <= named
     assert [name for name in sorted(named) if name not in known] == []
 
@@ -70,3 +74,12 @@ def test_evidence_holds_every_seed_it_speaks_of(name):
     assert {row["run_id"] for row in rows} == set(verdict["run_ids"])
     for arm in verdict["arms"]:
         assert {row["seed"] for row in rows if row["arm"] == arm["name"]} == set(arm["seeds"])
+
+
+@pytest.mark.parametrize("name", [m["name"] for m in BLOCK.finditer(README)])
+def test_definition_has_not_changed_since_its_evidence(name):
+    from harness.claims.schema import load_claim
+
+    stored = json.loads((latest(ROOT / "results" / "published", name) / "claim.json").read_text())
+    claim = load_claim(stored["name"])
+    assert claim.version > stored["definition"]["version"] or claim.hash(stored["scale"]) == stored["hash"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from conftest import build_tokenizer
@@ -31,7 +33,7 @@ def test_any_ids_decode_like_the_tokenizer(ids):
     decoded, ranges = ALIGNER.decode(ids)
     assert decoded == TOKENIZER.decode(ids, skip_special_tokens=True)
     assert len(ranges) == len(ids)
-    assert all(a[0] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[0] <= b[0] for a, b in itertools.pairwise(ranges))
 
 
 def test_bytes_of_one_character_share_its_range():
