@@ -10,9 +10,10 @@ from typing import Any
 from harness.claims.arms import blockers
 from harness.claims.family import ALPHA, holm_levels
 from harness.claims.measure import AXES, arm_times
-from harness.claims.results import ArmResult, ComparisonResult
+from harness.claims.results import ArmResult, ComparisonResult, speedup_json
 from harness.claims.rules import WORDS, Limits, agree, decide
 from harness.claims.schema import Claim, Comparison
+from harness.stats.compare import exact_logrank_p
 from harness.stats.inversion import exact_inversion
 from harness.stats.power import runs_for_shift
 from harness.stats.speedup import SpeedupResult, Times, aft_t, restricted_mean_ratio
@@ -45,6 +46,15 @@ def _intervals(
     return out
 
 
+def _sensitivity(baseline: ArmResult, treatment: ArmResult, level: float) -> dict[str, Any]:
+    """Checks on optimizer steps that are reported and never decide: interval-censored fit, exact log-rank."""
+    a, b = arm_times(baseline.measured), arm_times(treatment.measured)
+    if a is None or b is None:
+        return {}
+    found = aft_t(a, b, level=level, interval_censored=True)
+    return {"interval_censored": speedup_json(found), "exact_logrank_p": exact_logrank_p(a, b)}
+
+
 def seeds_to_settle(claim: Claim, found: SpeedupResult | None) -> int | None:
     """Seeds an arm with which an interval at this estimate and spread would leave the undecided zone."""
     if found is None or found.estimate is None or not found.sigma:
@@ -69,6 +79,7 @@ def _compare(claim: Claim, pair: Comparison, arms: Mapping[str, ArmResult], leve
         restricted_mean=sets["restricted_mean"],
         by_rule=sets["by_rule"],
     )
+    result = replace(result, detail=_sensitivity(baseline, treatment, level))
     reason = blockers(claim, (baseline, treatment), need_events=True)
     axis = getattr(claim.endpoint, "axis", "optimizer_steps")
     main, exact = result.speedup.get(axis), result.exact.get(axis)

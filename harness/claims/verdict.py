@@ -9,6 +9,7 @@ from harness.claims.arms import arm_results, check_runs
 from harness.claims.designs import compare_factorial, compare_scaling
 from harness.claims.differences import compare_differences
 from harness.claims.family import holm_levels
+from harness.claims.measure import AXES
 from harness.claims.results import ArmResult, ComparisonResult, Verdict
 from harness.claims.rules import SUPPORTED, at_scale, together
 from harness.claims.schema import CONTROL, Claim, Published
@@ -54,6 +55,19 @@ def _control_notes(found: Sequence[ComparisonResult]) -> list[str]:
     return out
 
 
+def _axis_notes(arms: Mapping[str, ArmResult]) -> list[str]:
+    """Words on cost axes that only some runs recorded: they are left out of every comparison."""
+    runs = [m for arm in arms.values() for m in arm.measured if m.crossings]
+    out = []
+    for axis, name in AXES.items():
+        lacking = [m.run.run_id for m in runs if axis not in m.crossings]
+        if 0 < len(lacking) < len(runs):
+            out.append(
+                f"{name} left out: not recorded in {len(lacking)} of {len(runs)} runs ({lacking[0]}, ...)"
+            )
+    return out
+
+
 def judge(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Verdict:
     """The verdict of a claim's runs at a scale, by the rules of evaluation.md 2.8.
 
@@ -75,6 +89,7 @@ def judge(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Verdict:
         run_ids=tuple(run.run_id for run in runs),
         notes=(
             *_control_notes(found),
+            *_axis_notes(arms),
             *(note for arm in arms.values() for m in arm.measured for note in m.notes),
         ),
         endpoint=claim.endpoint.model_dump(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from harness.claims.cost import Prices, break_even
 from harness.claims.measure import AXES, SIDE_METRICS, metric_of
 from harness.claims.rules import WORDS, number, span
 from harness.claims.verdict import ArmResult, Verdict
@@ -125,6 +126,14 @@ def _notes(verdict: Verdict) -> tuple[str, ...]:
         mean = pair.restricted_mean.get("optimizer_steps")
         if mean is not None and mean.estimate is not None:
             words += f"; restricted-mean ratio (another estimand) {number(mean.estimate)} ({interval(mean)})"
+        p_value = pair.detail.get("exact_logrank_p")
+        words += f"; exact log-rank p {number(p_value)}" if p_value is not None else ""
+        bracket = pair.detail.get("interval_censored") or {}
+        if bracket:
+            limits = (
+                span(bracket["low"], bracket["high"]) if bracket["high"] is not None else bracket["reason"]
+            )
+            words += f"; with interval-censored times {limits}"
         out.append(words + ".")
     return tuple(out)
 
@@ -149,9 +158,35 @@ def effect_table(verdict: Verdict) -> Table:
     return Table(columns, tuple(rows), "Differences: treatment minus baseline", (), "effects")
 
 
+def cost_table(verdict: Verdict, prices: Prices | None = None) -> Table:
+    """What each comparison saves on the way to the threshold, and the break-even price of a judged completion.
+
+    Only for verdicts that are decided on another axis than optimizer steps.
+    """
+    columns = (
+        Column("comparison"), _right("generated tokens saved"), _right("training seconds saved"),
+        _right("completions judged"), _right("break-even, tokens each"), _right("break-even, US$ each"), Column("remark"),
+    )  # fmt: skip
+    arms = {arm.name: arm for arm in verdict.arms}
+    rows: list[tuple[Cell, ...]] = []
+    for pair in verdict.comparisons:
+        if verdict.endpoint.get("axis", "optimizer_steps") == "optimizer_steps" or not pair.speedup:
+            continue
+        found = break_even(arms[pair.baseline], arms[pair.treatment], prices)
+        rows.append(
+            (
+                f"{pair.treatment} vs {pair.baseline}", found.saved_tokens, found.saved_seconds,
+                found.judged_completions, found.tokens, found.usd, found.reason,
+            )
+        )  # fmt: skip
+    note = "A judged completion that costs more than the break-even eats up the saving; negative: nothing is saved."
+    return Table(columns, tuple(rows), "Break-even price of the local reward", (note,), "cost")
+
+
 def claim_tables(verdict: Verdict) -> list[Table]:
     """The tables of a verdict, in the order they are shown; those without a row are left out."""
-    found = [arm_table(verdict), speedup_table(verdict), effect_table(verdict), run_table(verdict)]
+    makers = (arm_table, speedup_table, cost_table, effect_table, run_table)
+    found = [make(verdict) for make in makers]
     return [table for table in found if table.rows]
 
 

@@ -141,6 +141,8 @@ def fit_lognormal(y_low: np.ndarray, y_high: np.ndarray, x: np.ndarray) -> LogNo
         params, (value, gradient, hessian) = trial, found
         if params[-1] > 1e6:
             raise DegenerateFit("no spread between runs: the replicates may be identical")
+    if float(gradient @ np.linalg.solve(-hessian, gradient)) > 1e-6:
+        raise DegenerateFit("the likelihood has no maximum inside: too little spread or too few events")
     return _natural(params, value, hessian)
 
 

@@ -182,6 +182,8 @@ def aft_t(
         return replace(result, reason=reason)
     bounds = [log_bounds(arm, interval_censored=interval_censored) for arm in (baseline, treatment)]
     x = np.concatenate([np.zeros(len(baseline)), np.ones(len(treatment))])
+    if interval_censored and all(low.max() <= high.min() for low, high in bounds):
+        return replace(result, reason="each arm crosses within one gap between evaluations: no spread to fit")
     y_low, y_high = (np.concatenate(pair) for pair in zip(*bounds, strict=True))
     try:
         fit = fit_lognormal(y_low, y_high, np.column_stack([np.ones_like(x), x]))

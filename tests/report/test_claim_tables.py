@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from harness.claims import load_claim
+from harness.claims.cost import Prices
 from harness.claims.simulate import simulated_sweep
 from harness.claims.verdict import judge
-from harness.report.claim import amount, arm_table, claim_table, claim_tables, speedup_table
+from harness.report.claim import amount, arm_table, claim_table, claim_tables, cost_table, speedup_table
 from harness.report.tables import FORMATS, render
 
 CLAIM = load_claim("compile-speedup")
@@ -75,3 +76,35 @@ def test_failed_runs_are_named_in_the_notes(good):
 )
 def test_amounts(value, want):
     assert amount(value) == want
+
+
+def test_sensitivity_checks_stand_beside_the_ratio(good):
+    detail = good.comparisons[0].detail
+    bracket = detail["interval_censored"]
+    main = good.speedup["optimizer_steps"]
+    assert bracket["estimate"] == pytest.approx(main.estimate, rel=0.1)
+    assert detail["exact_logrank_p"] == pytest.approx(2 / 252)
+    note = speedup_table(good).notes[0]
+    assert "exact log-rank p 0.00794" in note
+    assert "with interval-censored times each arm crosses within one gap" in note
+
+
+def test_the_cost_claim_shows_its_break_even_price():
+    claim = load_claim("cost")
+    crossings = {"grpo": [80] * 5, "bot_grpo": [40] * 5}
+    found = judge(claim, "tiny", simulated_sweep(claim, "tiny", crossings, np.random.default_rng(0)))
+    shown = next(t for t in claim_tables(found) if t.name == "cost")
+    row = shown.rows[0]
+    assert row[0] == "bot_grpo vs grpo"
+    assert row[4] == pytest.approx(row[1] / row[3])
+    assert row[5] is None
+    priced = cost_table(found, Prices(million_tokens_usd=2.0)).rows[0]
+    assert priced[5] == pytest.approx(2e-6 * row[4])
+
+
+def test_an_axis_that_one_run_lacks_is_named():
+    runs = simulated_sweep(CLAIM, "tiny", {"grpo": [50] * 4, "bot_grpo": [30] * 4}, np.random.default_rng(0))
+    runs[2].timings.clear()
+    found = judge(CLAIM, "tiny", runs)
+    assert "train_seconds" not in found.speedup
+    assert any("training seconds left out: not recorded in 1 of 8 runs" in note for note in found.notes)

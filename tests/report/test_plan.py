@@ -8,9 +8,10 @@ import pytest
 
 from harness.claims import claim_names, load_claim
 from harness.claims.arms import arm_results
+from harness.claims.cost import Prices, break_even
 from harness.claims.simulate import simulated_sweep
 from harness.errors import UserError
-from harness.plan import Prices, break_even, plan, plan_table, planned_completions, sigma_range
+from harness.plan import plan, plan_table, planned_completions, sigma_range
 from harness.report.tables import FORMATS, render
 
 CLAIM = load_claim("compile-speedup")

@@ -283,3 +283,18 @@ def test_large_samples_use_a_repeatable_sample_of_splits():
     assert "stand in" in one.reason
     reference = aft_t(a, b)
     assert one.low == pytest.approx(reference.low, rel=0.05)
+
+
+def test_interval_censored_times_within_one_gap_have_no_spread_to_fit():
+    def arm(values):
+        return Times(
+            tuple(values), (True,) * len(values), tuple(5 * (v // 5) for v in values),
+            tuple(5 * (v // 5) + 5 for v in values), (False,) * len(values),
+        )  # fmt: skip
+
+    found = aft_t(arm([61.0, 62, 63]), arm([41.0, 42, 43]), interval_censored=True)
+    assert "within one gap" in found.reason
+    assert not found.has_interval
+    wide = aft_t(arm([61.0, 68, 73]), arm([41.0, 42, 53]), interval_censored=True)
+    assert wide.has_interval
+    assert wide.high < 10
