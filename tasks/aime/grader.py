@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Integral
 
 from tasks.aime.arithmetic import TooLarge, Unknown, evaluate
 from tasks.aime.extract import canonical, find_answer
@@ -30,11 +31,13 @@ STATUSES = ("correct", "wrong", "no_box", "unbalanced", "truncated", "grader_tim
 MAX_DIGITS = 60
 ESCAPE_DAMAGE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\t]")
 
-_COMMANDS = re.compile(r"\\(?:displaystyle|textstyle|left|right|quad|qquad|big|Big)(?![A-Za-z])")
+_COMMANDS = re.compile(
+    r"\\(?:displaystyle|textstyle|left|right|quad|qquad|[bB]igg?[lr]?|large|Large|LARGE|huge|Huge|bf|rm)(?![A-Za-z])"
+)
 _SPACES = re.compile(r"\\[;:> ]|~")
 _WRAPPER = re.compile(
-    r"\\(?:text|textbf|textrm|textit|textnormal|mathbf|mathrm|mathit|mathsf|mathtt|boldsymbol|bm|mbox|hbox"
-    r"|boxed|fbox|ensuremath|underline|emph)\s*\{(.*)\}",
+    r"\\(?:text|textbf|textrm|textit|textsf|texttt|textnormal|mathbf|mathrm|mathit|mathsf|mathtt|boldsymbol|bm"
+    r"|mbox|hbox|boxed|fbox|ensuremath|underline|emph|num|(?:text)?color\s*\{[A-Za-z!0-9]{1,30}\})\s*\{(.*)\}",
     re.DOTALL,
 )
 _DELIMITED = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("{", "}"), ("(", ")"), ("**", "**"))
@@ -100,7 +103,7 @@ def _unwrap(text: str) -> str:
     """One layer of redundant wrapping less; the same text when there is none."""
     text = text.strip()
     wrapped = _WRAPPER.fullmatch(text)
-    if wrapped and _balanced(text[text.index("{") :]):
+    if wrapped and _balanced(text[wrapped.start(1) - 1 :]):
         return wrapped[1]
     for left, right in _DELIMITED:
         inner = len(left) + len(right) < len(text) and text.startswith(left) and text.endswith(right)
@@ -153,11 +156,13 @@ def parse_gold(gold: object) -> Fraction | None:
     A form feed, backspace or tab means that `\\frac`, `\\boxed` or `\\text` went through a string without
     escaping: such a gold is refused, never compared.
     """
-    if isinstance(gold, bool) or not isinstance(gold, int | float | str):
+    if isinstance(gold, bool) or not isinstance(gold, Integral | float | str):
         return None
     if isinstance(gold, str):
         return None if ESCAPE_DAMAGE.search(gold) else parse_number(gold)
-    return Fraction(gold) if float(gold).is_integer() else None
+    if isinstance(gold, Integral):
+        return Fraction(int(gold))
+    return Fraction(gold) if gold.is_integer() else None
 
 
 def _beyond_bounds(text: str) -> bool:

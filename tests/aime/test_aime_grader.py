@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.aime.extract import MAX_ANSWER_CHARS, find_answer
-from tasks.aime.grader import STATUSES, grade, parse_gold, parse_integer
+from tasks.aime.grader import GRADER_VERSION, STATUSES, grade, parse_gold, parse_integer
 
 GOLD = 118
 
@@ -45,6 +47,11 @@ def test_padded_numbers_are_compared_as_integers(response, gold):
         r"\boxed{{118}}",
         r"\boxed{\text{118}}",
         r"\boxed{\mathbf{118}}",
+        r"\boxed{\texttt{118}}",
+        r"\boxed{\color{red}{118}}",
+        r"\boxed{\textcolor{blue}{118}}",
+        r"\boxed{\Large 118}",
+        r"\boxed{\num{118}}",
         r"\boxed{\textbf{(118) }}",
         r"\boxed{ 118 }",
         r"\boxed{$118$}",
@@ -220,6 +227,48 @@ def test_a_decimal_gold_asks_for_that_decimal():
     assert grade("\\boxed{62\\%}", "62").correct is True
     assert grade("\\boxed{62.50}", "62.5").correct is True
     assert parse_gold("62.50") == Fraction(125, 2)
+
+
+PINNED = ("aime-integer-1", "9c21ac7cf3d9d3e5")
+
+
+def test_a_verdict_that_changes_needs_a_new_version():
+    """The verdicts on a fixed suite, as a digest: bump GRADER_VERSION, then pin the new pair here."""
+    parts = [
+        "118",
+        "1,180",
+        "11 8",
+        "{118}",
+        "\\text{118}",
+        "118.0",
+        "118.5",
+        "118 \\text{ m}",
+        "n=118",
+        "118/1",
+        "x",
+        "9^{9^9}",
+    ]
+    frames = [
+        "\\boxed{%s}",
+        "<think>\\boxed{%s}",
+        "<think>a</think>\\boxed{%s}",
+        "\\boxed{1} \\boxed{%s",
+        "Answer: %s",
+        "so %s",
+    ]
+    verdicts = [
+        (frame, part, gold, reason, grade(frame.replace("%s", part), gold, finish_reason=reason))
+        for frame in frames
+        for part in parts
+        for gold in ("118", 1180, "0.5", "q")
+        for reason in (None, "length")
+    ]
+    digest = hashlib.sha256(repr(verdicts).encode()).hexdigest()[:16]
+    assert (GRADER_VERSION, digest) == PINNED
+
+
+def test_numpy_integers_are_golds():
+    assert grade("\\boxed{5}", np.int64(5)).correct is True
 
 
 @given(st.integers(0, 999), st.integers(0, 999))
