@@ -57,11 +57,15 @@ def archive(out: Path, published: Path) -> Path:
     import pyarrow.parquet as pq
 
     if not (out / "verdict.json").exists():
-        raise UserError(f"{out}: holds no verdict.json; give the --out folder of a finished `harness reproduce`")
+        raise UserError(
+            f"{out}: holds no verdict.json; give the --out folder of a finished `harness reproduce`"
+        )
     runs = load_runs(out / "runs")
     open_runs = [run.path.name for run in runs if run.status not in ("completed", "diverged", "failed")]
     if open_runs:
-        raise EnvironmentProblem(f"{out}: {', '.join(open_runs)} not finished; run the same command again first")
+        raise EnvironmentProblem(
+            f"{out}: {', '.join(open_runs)} not finished; run the same command again first"
+        )
     claim = read_json(out / "claim.json")
     target = published / f"{claim['name']}-{claim['scale']}" / time.strftime("%Y-%m-%d", time.gmtime())
     target.mkdir(parents=True, exist_ok=True)
@@ -78,7 +82,9 @@ def latest(published: Path, name: str) -> Path:
     """The newest evidence of a claim at a scale (`compile-speedup-tiny`); UserError when there is none."""
     dates = sorted(path for path in (published / name).glob("*") if (path / "verdict.json").exists())
     if not dates:
-        raise UserError(f"{published / name}: holds no evidence; run the claim and `harness archive` it first")
+        raise UserError(
+            f"{published / name}: holds no evidence; run the claim and `harness archive` it first"
+        )
     return dates[-1]
 
 

@@ -61,7 +61,9 @@ def _node() -> tuple[str, str]:
         version = node_version()
     except NodeError as error:
         return "absent", str(error)
-    return version, "" if (packages_folder() / "node_modules").is_dir() else "npm packages (run: harness setup)"
+    return version, "" if (
+        packages_folder() / "node_modules"
+    ).is_dir() else "npm packages (run: harness setup)"
 
 
 def _gpu() -> str:

@@ -36,7 +36,9 @@ def trial_row(run: RunRecord, metric: str, threshold: float, sustain: int) -> di
     }
 
 
-def write_trials(folders: Iterable[Path], out: Path, *, metric: str, threshold: float, sustain: int = 3) -> int:
+def write_trials(
+    folders: Iterable[Path], out: Path, *, metric: str, threshold: float, sustain: int = 3
+) -> int:
     """Writes the trials found in some folders as JSON Lines, in order of algorithm, settings and seed."""
     runs = [run for folder in folders for run in load_runs(folder, with_steps=False)]
     rows = [trial_row(run, metric, threshold, sustain) for run in runs]
