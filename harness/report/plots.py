@@ -141,8 +141,8 @@ def learning_curves(
         if threshold is not None:
             axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1.2)
             axes.annotate(
-                f"threshold {threshold:.0%}", (0.01, threshold), xycoords=("axes fraction", "data"),
-                va="bottom", fontsize=8, color="#444444",
+                f"threshold {threshold:.0%}", (0.99, threshold), xycoords=("axes fraction", "data"),
+                va="bottom", ha="right", fontsize=8, color="#444444",
             )  # fmt: skip
         axes.set(xlabel=xlabel, ylabel=metric, title=title)
         values = [v for c in curves for v in c.y]

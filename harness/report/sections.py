@@ -75,20 +75,16 @@ def _settings(runs: Sequence[RunRecord]) -> Table:
         for key, value in _flatten(run.spec):
             if not key.startswith("seeds."):
                 flat.setdefault(key, {}).setdefault(run.arm, set()).add(value)
-    arms = sorted({run.arm for run in runs})
+    arms = list(dict.fromkeys(run.arm for run in runs))
     rows: list[tuple[Cell, ...]] = []
     for key, by_arm in sorted(flat.items()):
         cells = [", ".join(sorted(by_arm.get(arm, ()))) for arm in arms]
-        rows.append((key, *([cells[0], *[None] * (len(arms) - 1)] if len(set(cells)) == 1 else cells)))
-    columns = ("setting", *arms)
-    note = "A value in the first column alone holds for every arm."
-    return table(
-        columns,
-        rows,
-        caption="Settings and hyper-parameters",
-        notes=(note,) if len(arms) > 1 else (),
-        name="settings",
-    )
+        same = len(set(cells)) == 1
+        rows.append((key, cells[0] if same else None, *([None] * len(arms) if same else cells)))
+    caption = "Settings and hyper-parameters"
+    if all(row[1] is not None for row in rows):
+        return table(("setting", "every arm"), [row[:2] for row in rows], caption=caption, name="settings")
+    return table(("setting", "every arm", *arms), rows, caption=caption, name="settings")
 
 
 def _flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -182,23 +182,81 @@ def load_run(path: Path, *, with_steps: bool = True) -> RunRecord:
     )
 
 
-def run_directories(folder: Path) -> list[Path]:
-    """Every directory at or below `folder` that holds a manifest or records, in name order."""
-    found = []
+ARCHIVE = ("manifests.json", "evaluations.parquet")
+
+
+def load_archive(folder: Path) -> list[RunRecord]:
+    """The runs of committed evidence: manifests with status, and all evaluations in one Parquet table.
+
+    Its columns are `run_id`, `optimizer_step`, `n`, `metric_*`, `cost_*` (cumulative), `train_seconds`.
+    """
+    import pyarrow.parquet as pq
+
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in pq.read_table(folder / ARCHIVE[1]).to_pylist():
+        rows.setdefault(row["run_id"], []).append(row)
+    out = []
+    for manifest in json.loads((folder / ARCHIVE[0]).read_text(encoding="utf-8")):
+        spec, claim = manifest.get("spec") or {}, manifest.get("claim") or {}
+        algorithm = str((spec.get("algorithm") or {}).get("name", "unknown"))
+        own = sorted(rows.get(manifest["run_id"], []), key=lambda row: row["optimizer_step"])
+        timed = [row for row in own if row.get("train_seconds") is not None]
+        out.append(
+            RunRecord(
+                run_id=manifest["run_id"], path=folder / manifest["run_id"],
+                arm=str(claim.get("arm") or manifest.get("arm") or algorithm), algorithm=algorithm,
+                seed=_seed(spec), spec=spec, claim=claim, status=manifest.get("status", "completed"),
+                reason=manifest.get("reason") or "", evals=[_evaluation(row) for row in own],
+                timings=[
+                    {"optimizer_step": row["optimizer_step"], "phase": "eval", "seconds": row["train_seconds"]}
+                    for row in timed
+                ],
+                problems=[] if own else ["no evaluation was recorded"], manifest=manifest,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One evaluation as evals.jsonl holds it, from a row of the table."""
+
+    def part(prefix: str) -> dict[str, Any]:
+        return {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix) and v is not None}
+
+    return {
+        "optimizer_step": row["optimizer_step"],
+        "n": row["n"],
+        "metrics": part("metric_"),
+        "costs": part("cost_"),
+    }
+
+
+def _below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Run directories and archives at or below a folder, each in name order."""
+    runs, archives = [], []
     for base, folders, files in os.walk(folder):
         if "manifest.json" in files or any(name in files for name in RECORD_FILES):
-            found.append(Path(base))
+            runs.append(Path(base))
             folders.clear()
+        elif all(name in files for name in ARCHIVE):
+            archives.append(Path(base))
         folders.sort()
-    return found
+    return runs, archives
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """Every directory at or below `folder` that holds a manifest or records, in name order."""
+    return _below(folder)[0]
 
 
 def load_runs(folder: Path | str, *, with_steps: bool = True) -> list[RunRecord]:
-    """All runs at or below a folder, ordered by arm, seed and run id; UserError when there is none."""
+    """All runs at or below a folder, archived ones too, by arm, seed and run id; UserError when there is none."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"results folder {str(folder)!r} does not exist: give a folder that holds runs")
-    runs = [load_run(path, with_steps=with_steps) for path in run_directories(folder)]
+    paths, archives = _below(folder)
+    runs = [load_run(path, with_steps=with_steps) for path in paths]
+    runs += [run for path in archives for run in load_archive(path)]
     if not runs:
         raise UserError(f"results folder {str(folder)!r} holds no run: a run has a manifest.json")
     return sorted(runs, key=lambda run: (run.arm, run.seed, run.run_id))

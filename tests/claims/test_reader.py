@@ -113,3 +113,28 @@ def test_no_runs_is_one_clear_line(tmp_path):
         load_runs(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no run"):
         load_runs(tmp_path)
+
+
+def test_archived_evidence_reads_like_the_runs_it_came_from(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    folder = write_run(tmp_path / "runs" / "a", [row(0), row(5, 0.3)], seed=3, status="diverged")
+    run = load_run(folder)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "manifests.json").write_text(
+        json.dumps([{**run.manifest, "status": "diverged", "reason": "NaN"}])
+    )
+    rows = [
+        {"run_id": "a", "optimizer_step": e["optimizer_step"], "n": e["n"], "metric_compile": e["metrics"]["compile"],
+         "cost_completions": 8.0 * e["optimizer_step"], "train_seconds": 2.0 * e["optimizer_step"]}
+        for e in reversed(run.evals)
+    ]  # fmt: skip
+    parquet.write_table(pyarrow.Table.from_pylist(rows), kept / "evaluations.parquet")
+    (found,) = load_runs(kept)
+    assert (found.run_id, found.arm, found.seed, found.status) == ("a", "grpo", 3, "diverged")
+    assert [e["optimizer_step"] for e in found.evals] == [0, 5]
+    assert found.evals[1]["metrics"] == {"compile": 0.3}
+    assert found.evals[1]["costs"] == {"completions": 40.0}
+    assert found.timings[-1]["seconds"] == 10.0
