@@ -8,6 +8,7 @@ import sys
 import typer
 
 from harness import __version__
+from harness.commands import credit as credit_commands
 from harness.commands import evidence as evidence_commands
 from harness.commands import inspect as inspect_commands
 from harness.commands import measure as measure_commands
@@ -26,6 +27,7 @@ run_commands.add(app)
 inspect_commands.add(app)
 measure_commands.add(app)
 evidence_commands.add(app)
+credit_commands.add(app)
 sweep_commands.add(app)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -144,6 +145,9 @@ class ModelBench:
     """A language model on any task, sampled by the shared loop's own sampler; true credit by Monte Carlo."""
 
     def __init__(self, spec: RunSpec) -> None:
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
         self.parts = build(spec)
         self.parts.models.keep_start(self.parts.model)
         self.models: Models = self.parts.models
@@ -208,7 +212,7 @@ def _evidence(completion: Completion, score: Score, local: LocalReward) -> list[
     values, _ = local_to_tokens(local, completion.ranges, has_end_token=completion.answer.finished)
     edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
     out = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         if end > start and values[start]:
             low, high = completion.ranges[start][0], completion.ranges[end - 1][1]
             said = [d.message for d in score.diagnostics if d.start < high and d.end >= low]
@@ -246,6 +250,7 @@ class Measured:
     groups: list[dict[str, Any]]
     truth: Segments | None
     lot: Lot
+    advantages: Mapping[str, Float[np.ndarray, "B T"]]
     cost: Cost = field(default_factory=Cost)
 
     def records(self) -> list[dict[str, Any]]:
@@ -301,7 +306,8 @@ def measure(
             qualities.append(_quality(name, algorithm, batch, truth, bench, gradients, seed))
     if credits is not None:
         found = {TRUTH: (_padded(credits, lot.batch), {}), **found}
-    return Measured(qualities, skipped, _groups(lot, found), truth, lot, cost)
+    advantages = {name: a for name, (a, _) in found.items() if name != TRUTH}
+    return Measured(qualities, skipped, _groups(lot, found), truth, lot, advantages, cost)
 
 
 def credited(algorithm: Algorithm, batch: Batch, models: Models) -> Batch:

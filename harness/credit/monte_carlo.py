@@ -117,12 +117,8 @@ class ModelContinuer:
                 rows += counts[order[last]]
                 last += 1
             lot = order[first:last]
-            found, spent = self._lot(
-                [prefixes[i] for i in lot],
-                [counts[i] for i in lot],
-                [examples[i] for i in lot],
-                (*address, first),
-            )
+            picked = ([source[i] for i in lot] for source in (prefixes, counts, examples))
+            found, spent = self._lot(*picked, address=(*address, first))  # type: ignore[arg-type]
             out |= dict(zip(lot, found, strict=True))
             tokens, first = tokens + spent, last
         return [out[i] for i in range(len(prefixes))], tokens

@@ -20,6 +20,7 @@ __all__ = [
     "Quality",
     "Segments",
     "bot_alignment",
+    "cosine",
     "gradient_snr",
     "group_gradients",
     "grpo_alignment",
@@ -85,7 +86,7 @@ class Quality:
         return asdict(self)
 
 
-def _cosine(a: np.ndarray, s: Segments, keep: np.ndarray) -> float | None:
+def cosine(a: np.ndarray, s: Segments, keep: np.ndarray) -> float | None:
     """Weighted cosine of advantages and credit; the error's share is taken out of the credit's norm."""
     w, a, c, e = s.size[keep], a[keep], s.credit[keep], s.error[keep]
     truth = float((w * (c**2 - e**2)).sum())
@@ -110,7 +111,7 @@ def _jackknife(a: np.ndarray, s: Segments, value: float | None) -> tuple[float |
     from scipy.stats import t as student
 
     groups = np.unique(s.group)
-    left_out = [_cosine(a, s, s.group != g) for g in groups]
+    left_out = [cosine(a, s, s.group != g) for g in groups]
     known = np.array([c for c in left_out if c is not None])
     if value is None or len(groups) < 3 or len(known) < len(groups):
         return None, None
@@ -126,14 +127,14 @@ def quality(
     """The agreement of an algorithm's advantages [B, T] with the true credit of the same answers."""
     a = truth.means(advantages)
     everything = np.ones(len(a), dtype=bool)
-    cosine = _cosine(a, truth, everything)
-    low, high = _jackknife(a, truth, cosine)
+    agreement = cosine(a, truth, everything)
+    low, high = _jackknife(a, truth, agreement)
     resolved = np.abs(truth.credit) > np.maximum(2 * truth.error, 1e-12)
     weight = truth.size * resolved
     agree = np.sign(a) == np.sign(truth.credit)
     return Quality(
         algorithm=name,
-        cosine=cosine,
+        cosine=agreement,
         cosine_low=low,
         cosine_high=high,
         sign_agreement=float((weight * agree).sum() / weight.sum()) if weight.sum() else None,
@@ -159,12 +160,10 @@ def group_gradients(
         index = (batch.group_ids == group).nonzero()[:, 0]
         part = batch.rows(index).trim()
         loss = Reducer(part).value(algorithm.loss(logprobs(part), part), torch.arange(len(part)))
-        found = torch.autograd.grad(loss, list(parameters), allow_unused=True) if loss.requires_grad else []
-        flat = (
-            [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-            if found
-            else [torch.zeros_like(p) for p in parameters]
-        )
+        found: Sequence[Tensor | None] = [None] * len(parameters)
+        if loss.requires_grad:
+            found = torch.autograd.grad(loss, list(parameters), allow_unused=True)
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
         rows.append(torch.cat([g.reshape(-1) for g in flat]).double())
     return torch.stack(rows)
 
