@@ -1,4 +1,4 @@
-"""Commands that measure answers and checkpoints: score, evaluate."""
+"""Commands that measure answers and checkpoints: score, evaluate, probe."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ import typer
 from harness.commands.common import command, print_json, say
 from harness.errors import UserError
 
+PER_PROBLEM = frozenset({"problems", "problem_counts", "rows"})
+"""Parts of a summary that are one entry a problem: in `--json` only."""
+
+
+def _task(name: str, settings: list[str] | None) -> Any:
+    """A task by name with options from `--set`, ready to score."""
+    from harness.spec import apply_settings, parse_run
+    from harness.train.build import build_task
+
+    value = {
+        "algorithm": {"name": "grpo"},
+        "task": {"name": name, "options": apply_settings({}, settings or [])},
+    }
+    task = build_task(parse_run(value))
+    if name == "react":
+        from harness.setup import ensure_react
+
+        ensure_react()
+    return task
+
 
 @dataclass(frozen=True)
 class ScoreOptions:
@@ -24,21 +44,18 @@ class ScoreOptions:
         str, typer.Option(help="JSON Lines: react {id, answer|source}, aime {id, response(s), gold}.")
     ]
     types: Annotated[bool, typer.Option("--types", help="react: check types too (slower).")] = False
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the task, e.g. answers=math."),
+    ] = None  # type: ignore[assignment]
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False
 
 
 def score(options: ScoreOptions) -> None:
     """Score answers from anywhere: one row out for each line in, and a summary."""
     from harness.evaluate.score import score_file
-    from harness.names import lookup
-    from harness.registry import tasks
 
-    chosen: Any = lookup("task", options.task, tasks())
-    if options.task == "react":
-        from harness.setup import ensure_react
-
-        ensure_react()
-    task = chosen()
+    task: Any = _task(options.task, options.settings)
 
     def write(row: dict[str, Any]) -> None:
         if options.json:
@@ -73,8 +90,10 @@ def _print_summary(summary: dict[str, Any]) -> None:
 def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Name and text of each number of a summary, nested ones under their own names."""
     for name, value in summary.items():
+        if name in PER_PROBLEM:
+            continue
         if isinstance(value, dict):
-            yield from _flat(value)
+            yield from ((f"{name} {inner}", text) for inner, text in _flat(value))
         elif isinstance(value, list):
             yield from ((name, str(item)) for item in value)
         else:
@@ -110,20 +129,15 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions) -> None:
     """Evaluate a run or a model on a task: Pass@k, avg@n and maj@k, with the samples kept."""
     from harness.evaluate.runner import EvaluationOptions, evaluate_named
-    from harness.spec import apply_settings, parse_run
-    from harness.train.build import build_task
 
+    if options.suite:
+        _evaluate_suite(options)
+        return
     try:
         ks = tuple(int(part) for part in options.k.split(",") if part)
     except ValueError:
         raise UserError(f"--k {options.k!r}: give numbers, e.g. 1,2,4,8") from None
-    if options.task == "react":
-        from harness.setup import ensure_react
-
-        ensure_react()
-    task_options = apply_settings({}, options.settings or [])
-    spec = parse_run({"algorithm": {"name": "grpo"}, "task": {"name": options.task, "options": task_options}})
-    task = build_task(spec)
+    task = _task(options.task, options.settings)
     size = task.size(options.split)
     settings = EvaluationOptions(
         samples=options.samples,
@@ -152,7 +166,56 @@ def evaluate(options: EvaluateOptions) -> None:
         _print_summary(record)
 
 
+def _evaluate_suite(options: EvaluateOptions) -> None:
+    from harness.evaluate.lm_eval_bridge import evaluate_suite, save_suite
+    from harness.evaluate.target import load_target
+
+    if options.suite != "lm-eval":
+        raise UserError(f"--suite {options.suite!r}: the one known suite is lm-eval")
+    names = [name for name in options.tasks.split(",") if name]
+    if not names:
+        raise UserError("--tasks: name the tasks of lm-eval, e.g. aime24,gsm8k")
+    record = evaluate_suite(
+        load_target(options.target),
+        names,
+        include_path=Path(options.include) if options.include else None,
+        limit=options.problems or None,
+        seed=options.seed,
+    )
+    if options.out:
+        save_suite(record, Path(options.out))
+    if options.json:
+        print_json(record)
+    else:
+        _print_summary(record)
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """Options of `harness probe`."""
+
+    target: Annotated[
+        str, typer.Argument(help="A run's folder, a model of `harness ls models`, a folder, a Hub id.")
+    ]
+    source: Annotated[str, typer.Option(help="aime-2024, aime-2025, ... or a JSON Lines file.")] = "aime-2024"
+    problems: Annotated[int, typer.Option(min=0, help="How many problems; 0 is all.")] = 0
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+
+def probe(options: ProbeOptions) -> None:
+    """Test for contamination: does the model complete problems from part of their text?"""
+    from harness.evaluate.probe import probe_target
+    from harness.evaluate.target import load_target
+
+    found = probe_target(load_target(options.target), options.source, problems=options.problems or None)
+    if options.json:
+        print_json(found)
+    else:
+        _print_summary({key: value for key, value in found.items() if key != "rows"})
+
+
 def add(app: typer.Typer) -> None:
     """Adds these commands."""
     command(app, "score", ScoreOptions)(score)
     command(app, "evaluate", EvaluateOptions)(evaluate)
+    command(app, "probe", ProbeOptions)(probe)
