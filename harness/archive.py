@@ -20,6 +20,7 @@ KEPT = (
     "table.tex",
     "learning-curve.svg",
     "learning-curve.png",
+    "pairs.jsonl",
 )
 BLOCK = re.compile(r"(<!-- evidence: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.claims.measure import curve
+from harness.claims.measure import curve, shown_metric
 from harness.claims.verdict import Verdict
 from harness.report.claim import claim_table, claim_tables
 from harness.report.plots import Curve, learning_curves
@@ -35,7 +35,7 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
     if plan.claim.cells:
         return _write_phase(plan, verdict)
     tables = [claim_table(verdict), *claim_tables(verdict)]
-    metric = str(verdict.endpoint["metric"])
+    metric = shown_metric(str(verdict.endpoint["metric"]))
     curves = []
     for run in runs:
         steps, values = curve(run, metric)
@@ -48,13 +48,16 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
         formats=("svg", "png"),
     )
     deviations = "".join(f"- {line}\n" for line in plan.claim.deviations)
+    sheets = sorted(out.glob("screenshots-*.png"))
     text = "\n\n".join(
         [
             f"# {plan.claim.name} at {plan.scale} scale",
             plan.claim.statement + ".",
             verdict.sentence,
             *(render(table, "md") for table in tables),
+            *(["Notes:\n\n" + "".join(f"- {line}\n" for line in verdict.notes)] if verdict.notes else []),
             f"![Learning curves]({pictures[0].name})",
+            *(f"![Screenshots of the last answers, {path.stem}]({path.name})" for path in sheets),
             "Deviations from the paper:\n\n" + deviations,
             f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
         ]
@@ -63,6 +66,7 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
     write_atomic(out / "report.md", (text + "\n").encode())
     write_atomic(out / "table.tex", render(tables[0], "latex").encode())
     files = {"report": out / "report.md", "learning curve": pictures[-1], "LaTeX table": out / "table.tex"}
+    files |= {path.stem: path for path in sheets}
     return {name: str(Path(path)) for name, path in files.items()}
 
 

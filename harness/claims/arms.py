@@ -14,6 +14,7 @@ from harness.claims.measure import (
     identical_replicates,
     mean_of,
     measure,
+    shown_metric,
 )
 from harness.claims.results import ArmResult
 from harness.claims.schema import Claim
@@ -56,7 +57,7 @@ def check_runs(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> list[RunR
 
 
 def _arm_result(name: str, algorithm: str, measured: Sequence[Measured], endpoint: Any) -> ArmResult:
-    metric, has_threshold = endpoint.metric, hasattr(endpoint, "threshold")
+    metric, has_threshold = shown_metric(endpoint.metric), hasattr(endpoint, "threshold")
     runs = [m.run for m in measured]
     steps = [m.crossings["optimizer_steps"] for m in measured if m.usable and m.crossings]
     statuses: dict[str, int] = {}

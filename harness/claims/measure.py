@@ -65,6 +65,11 @@ def metric_of(row: Mapping[str, Any], metric: str) -> float | None:
     return part / whole if whole else 0.0
 
 
+def shown_metric(metric: str) -> str:
+    """The metric to show over optimizer steps: one that is named by a baseline is measured at the end only."""
+    return "compile" if "{" in metric else metric
+
+
 def curve(run: RunRecord, metric: str) -> tuple[list[float], list[float]]:
     """Optimizer steps and values of a metric, where it was recorded as a finite number; see metric_of."""
     points = [

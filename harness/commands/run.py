@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,9 @@ from harness.commands.common import RunOptions, command, print_json, say
 from harness.errors import RunsFailed, UserError
 
 if TYPE_CHECKING:
+    from harness.evaluate.pairs import PairSettings
     from harness.reproduce import Plan
+    from harness.store.reader import RunRecord
     from harness.sweep.jobs import Job
 
 STRICT_CODES = {"inconclusive": 3, "mechanism_inconclusive": 3, "not_testable": 3}
@@ -37,6 +39,14 @@ class ReproduceOptions(RunOptions):
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 0 supported, 3 inconclusive, 5 contradicted.")
     ] = False
+    judge: Annotated[
+        str,
+        typer.Option(help="Who compares screenshots, in claims of win rates: scripted, openai, anthropic."),
+    ] = "scripted"
+    judge_option: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE", help="An option of that judge: model, budget_usd, cache."),
+    ] = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,7 @@ def _check_options(options: RunOptions) -> None:
 def reproduce(options: ReproduceOptions) -> int:
     """Train a claim's arms over several seeds and judge the claim."""
     _check_options(options)
+    from harness.claims.measure import shown_metric
     from harness.claims.schema import SCALES, load_claim
     from harness.names import did_you_mean
     from harness.reproduce import amend, fix_definition, parse_seeds, plan
@@ -157,11 +168,17 @@ def reproduce(options: ReproduceOptions) -> int:
     if options.dry_run:
         _dry_run(todo, options)
         return 0
+    if claim.endpoint.kind == "win_rate":
+        from harness.evaluate.pairs import check_ready
+
+        check_ready(_pair_settings(options), claim.scale(options.scale).task_options.get("browser"), say)
     fix_definition(todo)
     started = time.monotonic()
     if not options.quiet:
         say(f"{claim.statement} ({len(todo.jobs)} runs, {options.scale} scale, in {todo.out})")
-    run_jobs(todo.jobs, options, metric=claim.endpoint.metric, title=claim.name)
+    # of a share, the table of runs shows the part
+    metric = shown_metric(claim.endpoint.metric).partition("/")[0]
+    run_jobs(todo.jobs, options, metric=metric, title=claim.name)
     return _conclude(todo, options, time.monotonic() - started)
 
 
@@ -174,6 +191,30 @@ def _check_specs(jobs: Sequence[Job]) -> None:
         check(parse_run(spec))
 
 
+def _pair_settings(options: ReproduceOptions) -> PairSettings:
+    """Who judges pairs, from the command line; UserError for an option without `=`."""
+    from harness.evaluate.pairs import PairSettings
+    from harness.spec import parse_value
+
+    found = {}
+    for text in options.judge_option or ():
+        key, sep, value = text.partition("=")
+        if not sep or not key:
+            raise UserError(f"--judge-option {text!r}: write it as key=value, e.g. budget_usd=5")
+        found[key] = parse_value(value)
+    return PairSettings(options.judge, found, retry=options.retry_failed)
+
+
+def _judge_pairs(
+    todo: Plan, runs: list[RunRecord], options: ReproduceOptions
+) -> tuple[list[RunRecord], list[str]]:
+    """The runs with their win rates, and notes for the report."""
+    from harness.evaluate.pairs import judge_pairs
+
+    progress = (lambda line: None) if options.quiet else say
+    return judge_pairs(todo.claim, todo.scale, runs, todo.out, _pair_settings(options), progress)
+
+
 def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
     from harness.claims.verdict import judge
     from harness.conclude import write_report
@@ -181,7 +222,11 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
 
     runs = [load_run(Path(job.folder)) for job in todo.jobs]
     failed = [run for run in runs if run.status == "failed"]
+    notes: list[str] = []
+    if todo.claim.endpoint.kind == "win_rate":
+        runs, notes = _judge_pairs(todo, runs, options)
     verdict = judge(todo.claim, todo.scale, runs)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
     files = write_report(todo, verdict, runs)
     if options.json:
         print_json({**verdict.to_json(), "seconds": round(seconds, 1), "out": str(todo.out), "files": files})
@@ -195,6 +240,8 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
         if not todo.claim.cells:  # with cells the tables are too wide for a terminal: see the report
             console.print(to_rich(claim_table(verdict)))
         console.print(f"\n{verdict.sentence}\n", soft_wrap=True, highlight=False)
+        for note in notes:
+            console.print(note, soft_wrap=True, highlight=False)
         for name, path in files.items():
             console.print(f"{name:<16}{path}", soft_wrap=True, highlight=False)
     if failed:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.claims.measure import arm_times, curve, final_value, total
+from harness.claims.measure import arm_times, curve, final_value, shown_metric, total
 from harness.claims.rules import finite
 from harness.claims.schema import PassAtKDifference
 from harness.errors import UserError
@@ -54,7 +54,7 @@ def _in_order(section: Section) -> list[RunRecord]:
 def _learning(section: Section, stem: Path, formats: Sequence[str]) -> Picture:
     metric, threshold = "outcome", None
     if section.verdict is not None:
-        metric = str(section.verdict.endpoint.get("metric", "compile"))
+        metric = shown_metric(str(section.verdict.endpoint.get("metric", "compile")))
         threshold = section.verdict.endpoint.get("threshold")
     elif any(curve(run, "compile")[0] for run in section.runs):
         metric = "compile"
@@ -131,7 +131,7 @@ def _forest(section: Section, stem: Path, formats: Sequence[str]) -> Picture | N
 
 def _frontier(section: Section, stem: Path, formats: Sequence[str]) -> Picture | None:
     assert section.verdict is not None
-    metric = str(section.verdict.endpoint.get("metric", "compile"))
+    metric = shown_metric(str(section.verdict.endpoint.get("metric", "compile")))
     points: dict[str, list[tuple[float, float]]] = {}
     for run in _in_order(section):
         cost, value = total(run, "generated_tokens"), final_value(run, metric)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from harness.claims.cost import Prices, break_even
-from harness.claims.measure import AXES, SIDE_METRICS, metric_of
+from harness.claims.measure import AXES, SIDE_METRICS, metric_of, shown_metric
 from harness.claims.rules import WORDS, number, span
 from harness.claims.verdict import ArmResult, Verdict
 from harness.claims.words import signed_span
@@ -47,7 +47,7 @@ def _horizon(arm: ArmResult, axis: str) -> str:
 def arm_table(verdict: Verdict) -> Table:
     """One row an arm: seeds reached and censored, median time on each axis, final metrics."""
     axes = [axis for axis in AXES if any(axis in arm.time for arm in verdict.arms)]
-    metric = str(verdict.endpoint.get("metric", "compile"))
+    metric = shown_metric(str(verdict.endpoint.get("metric", "compile")))
     side = [name for name in SIDE_METRICS if any(arm.final.get(name) is not None for arm in verdict.arms)]
     columns = [Column("arm"), _right("reached"), _right("censored")]
     columns += [_right(AXES[axis]) for axis in axes]
@@ -221,7 +221,7 @@ def claim_table(verdict: Verdict) -> Table:
 
 def run_table(verdict: Verdict) -> Table:
     """One row for each run, unreached, failed and diverged ones included."""
-    metric = str(verdict.endpoint.get("metric", "compile"))
+    metric = shown_metric(str(verdict.endpoint.get("metric", "compile")))
     columns = (
         Column("arm"), _right("seed"), Column("status"), _right("reached at"), Column("between"),
         _right(f"last {metric}"), Column("remark"), Column("run"),

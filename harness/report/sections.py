@@ -13,6 +13,7 @@ from harness.claims.rules import WORDS
 from harness.claims.schema import Claim, claim_names, load_claim, parse_claim
 from harness.claims.verdict import judge
 from harness.errors import UserError
+from harness.evaluate.pair_records import stored_win_rates
 from harness.report.claim import claim_table, claim_tables
 from harness.report.compare import compare_runs
 from harness.report.tables import Cell, Table, table
@@ -148,6 +149,9 @@ def samples_of(runs: Sequence[RunRecord], limit: int = 2) -> tuple[Mapping[str, 
 
 
 def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Section:
+    notes: list[str] = []
+    if claim.endpoint.kind == "win_rate":
+        runs, notes = stored_win_rates(claim, scale, runs)
     verdict = judge(claim, scale, runs)
     tables = [
         replace(claim_table(verdict), notes=()),
@@ -158,7 +162,7 @@ def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Secti
         runs=tuple(runs),
         tables=tuple(tables),
         details=tuple(t for t in (_settings(runs), _versions(runs)) if t.rows),
-        warnings=(*mix_warnings(runs), *verdict.notes),
+        warnings=(*mix_warnings(runs), *verdict.notes, *notes),
         verdict=verdict,
         claim=claim,
         samples=samples_of(runs),
