@@ -50,9 +50,9 @@ class Running:
 class Pool:
     """Starts jobs as places, memory and GPUs allow, and settles those that end."""
 
-    def __init__(self, waiting: Sequence[Job], parallel: int, entry: Entry, preload: Sequence[str]) -> None:
+    def __init__(self, waiting: Sequence[Job], parallel: int, entry: Entry) -> None:
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(list(preload))
+        self.context.set_forkserver_preload(["harness.sweep.worker"])
         self.waiting = list(waiting)[::-1]
         self.parallel = parallel
         self.entry = entry
@@ -112,9 +112,8 @@ def run_local(
     on_poll: OnPoll = lambda running: None,
     options: Mapping[str, str] | None = None,
     entry: Entry = start_worker,
-    preload: Sequence[str] = ("harness.sweep.worker",),
 ) -> dict[str, str]:
-    """The local launcher; see `Launcher`. Workers come from a fork server that has imported `preload` once.
+    """The local launcher; see `Launcher`. Workers come from a fork server that has imported torch once.
 
     A worker that dies without a word is recorded as stopped, to be continued next time; the others go on.
     SIGTERM is treated as Ctrl-C. `entry` is what a worker runs.
@@ -128,7 +127,6 @@ def run_local(
         to_do(jobs, retry_failed=retry_failed),
         parallel or default_parallel(len(jobs), threads),
         entry,
-        preload,
     )
     with _terminated_as_interrupted():
         try:

@@ -41,11 +41,10 @@ class Home:
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
         self._locks: dict[str, FileLock] = {}
-        self._wishes: dict[str, tuple[str, str]] = {}
         self._everyone: tuple[str, str] = ("", "")
-        self.started: dict[str, int] = {}
+        self._begun: list[tuple[str, str]] = []
 
-    def register(self, job: Job) -> tuple[int, dict[str, bytes], str]:
+    def register(self, job: Job, node: str) -> tuple[int, dict[str, bytes], str]:
         """A new attempt's number, the files to continue from, and why not to run ("" to run)."""
         folder = Path(job.folder)
         if job.status() in FINISHED and job.run_id in self._attempts:
@@ -61,7 +60,7 @@ class Home:
                 return 0, {}, f"being written by {owner_of(folder)}"
             self._locks[job.run_id] = lock
         self._attempts[job.run_id] = self._attempts.get(job.run_id, 0) + 1
-        self.started[job.run_id] = self._attempts[job.run_id]
+        self._begun.append((job.run_id, node))
         return self._attempts[job.run_id], mirror.contents(folder), ""
 
     def receive(self, job: Job, attempt: int, delta: mirror.Delta) -> tuple[str, str]:
@@ -81,9 +80,9 @@ class Home:
         """What every run is asked from now on: `stop` or `pause`."""
         self._everyone = (kind, reason)
 
-    def attempts(self) -> dict[str, int]:
-        """How often each run was started."""
-        return dict(self.started)
+    def begun(self) -> list[tuple[str, str]]:
+        """Run id and node of every attempt so far, in order."""
+        return list(self._begun)
 
 
 class Sender(threading.Thread):
@@ -131,7 +130,7 @@ def attempt_run(home: Any, job: Job, where: str) -> str:
     if os.path.isdir(where):
         os.chdir(where)
 
-    attempt, files, refusal = ray.get(home.register.remote(job))
+    attempt, files, refusal = ray.get(home.register.remote(job, ray.get_runtime_context().get_node_id()))
     if refusal:
         return refusal
     from harness.sweep.worker import run_job
@@ -173,13 +172,13 @@ def _submit(ray: Any, home: Any, job: Job, retries: int) -> Any:
     """The task of one job: its threads, its memory, and one GPU where the cluster has some."""
     gpu = 1 if wants_gpu(job.spec) and ray.cluster_resources().get("GPU", 0) else 0
     largest = max(node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"])
-    task = ray.remote(attempt_run).options(
+    own_process = ray.remote(max_calls=1)(attempt_run)
+    task = own_process.options(
         name=job.name,
         num_cpus=job.spec["train"]["threads"],
         num_gpus=gpu,
         memory=min(estimate_bytes(job.spec), largest),  # ray would wait for ever for more
         max_retries=retries,
-        max_calls=1,  # a process of its own for each run
         scheduling_strategy="SPREAD",
         runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}},
     )

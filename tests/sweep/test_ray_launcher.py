@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,58 +45,59 @@ def lines(folder: str) -> int:
 
 
 @pytest.fixture
-def starts(monkeypatch):
-    """How often each run was begun, as home counted."""
+def begun(monkeypatch):
+    """Asks home, while a sweep runs and when it has ended, which attempts there were, on which node."""
     from harness.sweep import ray_launcher
 
-    found: dict[str, int] = {}
+    found: list[tuple[str, str]] = []
     original = ray_launcher._drive
 
     def drive(module, tasks, on_poll):
-        original(module, tasks, on_poll)
-        found.update(module.get(tasks.home.attempts.remote()))
+        def poll(running):
+            found[:] = module.get(tasks.home.begun.remote())
+            return on_poll(running)
+
+        original(module, tasks, poll)
 
     monkeypatch.setattr(ray_launcher, "_drive", drive)
     return found
 
 
-def test_a_node_dies_in_the_middle_and_nothing_is_lost(tiny_spec, tmp_path, cluster, starts):
+def test_a_node_dies_in_the_middle_and_nothing_is_lost(tiny_spec, tmp_path, cluster, begun):
+    horizon = 120
     jobs = [
-        job_for(tiny_spec(seed=seed, train={"horizon": 60, "checkpoint_every": 2}), tmp_path / "ray")
-        for seed in range(4)
+        job_for(tiny_spec(seed=seed, train={"horizon": horizon, "checkpoint_every": 2}), tmp_path / "ray")
+        for seed in range(3)
     ]
-    seen: dict[str, int] = {}
-    completed: dict[str, float] = {}
-    killed = []
+    killed: list[str] = []
 
     def show(running) -> None:
-        for job in jobs:
-            count = lines(job.folder)
-            seen[job.run_id] = max(count, seen.get(job.run_id, 0))
-            if job.status() == "completed" and job.run_id not in completed:
-                completed[job.run_id] = time.monotonic()
-        # both nodes at work, and home has records of both: one of them dies without a word
-        if not killed and sum(1 for job in running if lines(job.folder) >= 4) == 2:
-            killed.extend(job.run_id for job in running)
-            cluster.remove_node(cluster.workers[0], allow_graceful=False)
+        for job in running:
+            if not killed and lines(job.folder) >= 6:  # home has records of it: its node dies without a word
+                place = dict(begun)[job.run_id]
+                killed.append(job.run_id)
+                node = next(node for node in cluster.workers if node.node_id == place)
+                cluster.remove_node(node, allow_graceful=False)
 
     statuses = execute(jobs, Settings(launcher="ray"), show)
     assert set(statuses.values()) == {"completed"}
-    assert len(killed) == 2
-    assert set(starts) == {job.run_id for job in jobs}
-    assert sorted(starts[run_id] for run_id in killed) == [1, 2]  # only the dead node's run was begun again
-    assert all(starts[job.run_id] == 1 for job in jobs if job.run_id not in killed)
+    attempts = Counter(run_id for run_id, _ in begun)
+    assert set(attempts) == {job.run_id for job in jobs}
+    assert attempts[killed[0]] == 2  # only the dead node's run was begun again, on the other node
+    assert all(count == 1 for run_id, count in attempts.items() if run_id != killed[0])
+    places = [node for run_id, node in begun if run_id == killed[0]]
+    assert places[0] != places[1]
     for job in jobs:
         rows = [json.loads(line) for line in (Path(job.folder) / "steps.jsonl").open()]
-        assert [row["optimizer_step"] for row in rows] == list(range(1, 61))
+        assert [row["optimizer_step"] for row in rows] == list(range(1, horizon + 1))
         reference = job_for(spec_of(job), tmp_path / "whole")
         assert work(start_worker, reference) == 0
         assert_equal_runs(Path(job.folder), Path(reference.folder))
     # the same command again runs nothing
-    before = dict(starts)
+    before = list(begun)
     assert set(execute(jobs, Settings(launcher="ray")).values()) == {"completed"}
-    assert starts == before
-    print(f"\nray: 4 runs, one of two nodes killed, begun {sum(starts.values())} times, all equal")
+    assert begun == before
+    print(f"\nray: 3 runs of {horizon} steps, one of two nodes killed, {len(begun)} attempts, all equal")
 
 
 def spec_of(job):
