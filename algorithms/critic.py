@@ -29,7 +29,8 @@ class Critic(nn.Module):
         self.bound = bound
         self.variant = variant
         self.backbone = models.backbone_copy()
-        self.head = nn.Linear(models.hidden_size, 1)
+        device = next(self.backbone.parameters()).device
+        self.head = nn.Linear(models.hidden_size, 1, device=device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
