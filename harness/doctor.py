@@ -14,6 +14,8 @@ from typing import Any
 from harness.sweep.jobs import versions
 
 GIB = 1024**3
+RESULTS = Path("results/runs")
+TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "WANDB_API_KEY")
 NEEDS = {
     "smoke": {"memory_gib": 2, "disk_gib": 1, "gpu": False, "packages": ()},
@@ -50,7 +52,34 @@ class Report:
 
 
 def _memory_gib() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    """The machine's memory, or the limit of this process's control group where that is less."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists() and (text := limit.read_text().strip()) != "max":
+        found = min(found, int(text))
+    return found / GIB
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _launchers() -> str:
+    """The launchers that work here."""
+    found = ["local"]
+    if _installed("ray"):
+        found.append("ray")
+    if _installed("submitit") and shutil.which("sbatch"):
+        found.append("slurm")
+    return ", ".join(found)
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a folder, or the nearest one above it that exists, can be written."""
+    here = folder.absolute()
+    while not here.exists():
+        here = here.parent
+    return os.access(here, os.W_OK)
 
 
 def _node() -> tuple[str, str]:
@@ -80,7 +109,7 @@ def examine() -> Report:
     """Looks at everything; values of keys are never read out, only whether they are set."""
     node, node_problem = _node()
     disk = shutil.disk_usage(Path.cwd()).free / GIB
-    memory, gpu = _memory_gib(), _gpu()
+    memory, gpu, writable = _memory_gib(), _gpu(), _writable(RESULTS)
     chromium = next(
         (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), "none"
     )
@@ -94,6 +123,9 @@ def examine() -> Report:
         "node": node,
         "npm packages": node_problem or "ready",
         "chromium": chromium,
+        "launchers": _launchers(),
+        "trackers": ", ".join(name for name in TRACKERS if _installed(name)) or "none",
+        "results folder": f"{RESULTS} ({'writable' if writable else 'not writable'})",
         "keys set": ", ".join(name for name in KEYS if os.environ.get(name)) or "none",
         **versions(),
     }
@@ -104,8 +136,10 @@ def examine() -> Report:
             missing.append(f"{need['memory_gib']} GiB of memory")
         if disk < need["disk_gib"]:  # type: ignore[operator]
             missing.append(f"{need['disk_gib']} GiB of free disk")
+        if not writable:
+            missing.append(f"a writable {RESULTS} (or give --out)")
         if need["gpu"] and gpu == "none":
             missing.append("a CUDA GPU")
-        missing += [f"package {name}" for name in need["packages"] if importlib.util.find_spec(name) is None]  # type: ignore[attr-defined]
+        missing += [f"package {name}" for name in need["packages"] if not _installed(name)]  # type: ignore[attr-defined]
         lacks[scale] = missing
     return Report(facts, lacks)
