@@ -61,9 +61,20 @@ class Lot:
 class Bench(Protocol):
     """A policy on a task: samples groups, tells true credit, and offers its models to algorithms."""
 
-    models: Models
-    setting: Setting
-    parameters: Sequence[Tensor]
+    @property
+    def models(self) -> Models:
+        """What algorithms may ask of the policy."""
+        ...
+
+    @property
+    def setting(self) -> Setting:
+        """What the task and the loop offer."""
+        ...
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        """What the gradient is taken with respect to."""
+        ...
 
     def lot(self, prompts: int, group_size: int, seed: int) -> Lot:
         """`prompts` groups of `group_size` answers."""

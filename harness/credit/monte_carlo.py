@@ -117,8 +117,8 @@ class ModelContinuer:
                 rows += counts[order[last]]
                 last += 1
             lot = order[first:last]
-            picked = ([source[i] for i in lot] for source in (prefixes, counts, examples))
-            found, spent = self._lot(*picked, address=(*address, first))  # type: ignore[arg-type]
+            some = [prefixes[i] for i in lot], [counts[i] for i in lot], [examples[i] for i in lot]
+            found, spent = self._lot(*some, address=(*address, first))
             out |= dict(zip(lot, found, strict=True))
             tokens, first = tokens + spent, last
         return [out[i] for i in range(len(prefixes))], tokens
@@ -135,7 +135,7 @@ class ModelContinuer:
         prompts = [list(prompt + ids) for prompt, ids in prefixes]
         streams = [(*address, i, k) for i, count in enumerate(counts) for k in range(count)]
         found = parts.sampler.sample(prompts, counts, streams, max_tokens=room, temperature=self.temperature)
-        owner = np.repeat(np.arange(len(prefixes)), counts)
+        owner = [i for i, count in enumerate(counts) for _ in range(count)]
         answers: list[Answer] = []
         tokens = 0
         for row, own in enumerate(owner):

@@ -20,7 +20,7 @@ from harness.train.streams import seed_of
 __all__ = ["run_table", "table_trainer"]
 
 LOG_EVERY = 5
-HACK_WINDOW = 20
+HACK_WINDOW = 10
 
 
 def table_trainer(spec: RunSpec) -> TableTrainer:

@@ -33,8 +33,8 @@ class Answers:
     def rows(self, index: np.ndarray) -> Answers:
         """The answers at `index`, in that order."""
         picked = {f.name: getattr(self.reading, f.name)[index] for f in fields(Reading)}
-        own = (self.prompts, self.symbols, self.lengths, self.finished)
-        return Answers(*(part[index] for part in own), Reading(**picked))
+        own = {name: getattr(self, name)[index] for name in ("prompts", "symbols", "lengths", "finished")}
+        return Answers(**own, reading=Reading(**picked))
 
 
 def join(parts: Sequence[Answers]) -> Answers:
@@ -44,7 +44,8 @@ def join(parts: Sequence[Answers]) -> Answers:
         **{f.name: np.concatenate([getattr(r, f.name) for r in readings]) for f in fields(Reading)}
     )
     names = ("prompts", "symbols", "lengths", "finished")
-    return Answers(*(np.concatenate([getattr(part, name) for part in parts]) for name in names), reading)
+    own = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Answers(**own, reading=reading)
 
 
 def sample(

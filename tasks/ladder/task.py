@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -85,5 +86,5 @@ class LadderTask:
 
 def _ranges(step_ids: np.ndarray) -> tuple[tuple[int, int], ...]:
     """Code-point ranges of the steps, in order."""
-    edges = np.flatnonzero(np.diff(step_ids, prepend=-1))
-    return tuple(zip(edges.tolist(), [*edges[1:].tolist(), len(step_ids)], strict=True))
+    edges = [*np.flatnonzero(np.diff(step_ids, prepend=-1)).tolist(), len(step_ids)]
+    return tuple(itertools.pairwise(edges))
