@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import build_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import build_tokenizer
 
 from harness.train.alignment import TextAligner, local_to_tokens, steps_to_tokens
 from tasks.base import LocalReward, Span

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import build_model
 from scipy import stats
+from tiny_models import build_model
 
 from harness.train.decoders import FusedDecoder, TransformersDecoder, decoder_for
 from harness.train.policy import completion_logprobs, join, micro_batches
