@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from algorithms.bot_grpo import BotGrpo
+from algorithms.dr_grpo import DrGrpo
 from algorithms.grpo import Grpo
 from harness.credit.measure import TRUTH, bench_of, flipped, measure
 from harness.credit.monte_carlo import Credit
