@@ -237,6 +237,21 @@ def test_each_part_can_be_switched_off_and_matters() -> None:
         assert not torch.allclose(result(**options), whole, atol=1e-9), name
 
 
+def test_the_trust_region_is_anchored_at_the_sampler() -> None:
+    """BPCO runs in bypass mode: recomputed old log-probs play no part; PPO's clip uses them."""
+    batch = valued(make_batch([2, 2], [1, 0]), 0.5)
+    elsewhere = torch.where(batch.completion_mask, batch.old_logprobs - 0.7, torch.nan)
+    for algorithm, name in [(bpco(), "sampling_logprobs"), (ppo(), "old_logprobs")]:
+        plain = credited(algorithm, batch)
+        losses = {
+            changed: algorithm._policy_loss(batch.old_logprobs, plain.replace(**{changed: elsewhere}))
+            for changed in ("old_logprobs", "sampling_logprobs")
+        }
+        unchanged = algorithm._policy_loss(batch.old_logprobs, plain)
+        differs = {k: not torch.equal(v.nan_to_num(), unchanged.nan_to_num()) for k, v in losses.items()}
+        assert differs == {k: k == name for k in losses}
+
+
 def test_warm_up_counts_rollouts_and_trains_the_critic_only() -> None:
     algorithm = bpco(critic_warmup=2)
     bench = trainer(algorithm)

@@ -322,7 +322,12 @@ def test_sign_dominance_forbids_flips(batch: Batch) -> None:
 
 
 def test_between_the_bounds_a_good_token_of_a_failure_may_flip_and_is_counted() -> None:
-    batch = make_batch([1] * 7 + [2], [1] + [0] * 7, local=[[0]] * 7 + [[1, 0]])
+    batch = make_batch(
+        [1] * 7 + [2] + [4] * 2,
+        [1] + [0] * 9,
+        [0] * 8 + [1] * 2,
+        local=[[0]] * 7 + [[1, 0]] + [[0, 1, 0, 0]] * 2,
+    )
     done = credited(bot(), batch)
     assert done.masked_advantages[7, 0] > 0
     assert bot().metrics(done)["frac_sign_flips"] == pytest.approx(1 / 9)

@@ -52,7 +52,7 @@ def test_pruning_over_the_batch_lets_prompts_vanish() -> None:
 
 @pytest.mark.parametrize(
     ("size", "share", "count"),
-    [(16, 0.9375, 1), (10, 0.9, 1), (10, 0.7, 3), (8, 0.99, 1), (8, 0.0, 8), (5, 0.5, 2)],
+    [(16, 0.9375, 1), (10, 0.9, 1), (20, 0.9, 2), (10, 0.7, 3), (8, 0.99, 1), (8, 0.0, 8), (5, 0.5, 2)],
 )
 def test_number_kept_is_the_floor_and_means_kept_not_pruned(size: int, share: float, count: int) -> None:
     """10 (1 - 0.9) is 0.9999999999999998; and the two released codes pass k with opposite meaning."""
