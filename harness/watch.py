@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from harness.claims.measure import shown_metric
 from harness.errors import UserError
 from harness.store.reader import run_directories
 from harness.store.tail import RunView
@@ -165,7 +166,7 @@ def metric_of(folder: Path, runs: Sequence[Path]) -> str:
     if claim.exists():
         endpoint = json.loads(claim.read_text())["definition"].get("endpoint", {})
         if endpoint.get("metric"):
-            return str(endpoint["metric"])
+            return shown_metric(str(endpoint["metric"]))
     for run in runs:
         if (run / "manifest.json").exists():
             manifest = json.loads((run / "manifest.json").read_text())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from harness.claims.rules import number, span
+from harness.claims.rules import number
 from harness.claims.schema import Claim, WinRate
 from harness.errors import UserError
 from harness.evaluate.win_rate import win_rate
@@ -138,7 +138,9 @@ def pair_notes(claim: Claim, scale: str, pairs: Sequence[PairRecord]) -> list[st
         if found.estimate is None:
             notes.append(f"{names[0]} against {names[1]}: {found.reason}, {found.failed} failed")
             continue
-        limits = f"none: {found.reason}" if found.low is None else span(found.low, found.high)
+        limits = (
+            f"none: {found.reason}" if found.low is None else f"{number(found.low)} to {number(found.high)}"
+        )
         notes.append(
             f"{names[0]} against {names[1]}: win rate {number(found.estimate)} (95% {limits}, clustered by prompt "
             f"and seed; {found.pairs} pairs, {found.ties:.0%} ties, {found.disagreed:.0%} decided by the order shown, "

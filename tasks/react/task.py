@@ -171,7 +171,8 @@ class ReactTask:
         """Spans of rubric items and of the judge's remarks, and diagnostics of what is missing."""
         found: tuple[Span, ...] = ()
         missing: tuple[Diagnostic, ...] = ()
-        if "task" in self.options.checked_levels:
+        # what does not compile is judged by its errors alone, whatever else is checked
+        if "task" in self.options.checked_levels and checked.compile:
             found, missing = rubric_evidence(example.reference, checked)
         if word is not None:
             from tasks.react.judging import comment_spans
