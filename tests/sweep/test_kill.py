@@ -99,7 +99,7 @@ def test_soak_of_many_resumes(tiny_spec, tmp_path, whole):
         if attempts > 20 * wanted:
             pytest.fail("no progress between kills")
         # the run is let go once it was killed often enough
-        limit = rng.uniform(0.02, 0.3) if kills < wanted else 1e9
+        limit = rng.uniform(0.05, 0.8) if kills < wanted else 1e9
         kills += work_until(job, limit) == -signal.SIGKILL
         if kills % 20 == 0:
             print(f"soak: {kills} kills, at step {last_step(Path(job.folder))}", flush=True)

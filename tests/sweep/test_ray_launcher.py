@@ -29,7 +29,6 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_health_check_period_ms", "1000")
     found = start(Cluster)
     ray.init(address=found.address, log_to_driver=False, logging_level="error")
     yield found

@@ -31,7 +31,8 @@ def harness(*words: str | Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_watch_prints_a_table_or_json_once(results):
+def test_watch_prints_a_table_or_json_once(results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = harness("watch", results, "--once")
     assert code == 0
     assert "grpo seed 0" in out

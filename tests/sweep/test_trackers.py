@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -75,17 +77,21 @@ def test_mlflow(folder, tmp_path, monkeypatch):
 
 
 def test_wandb(folder, monkeypatch):
-    need("wandb")
+    wandb = need("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     feed(folder, "wandb")
+    wandb.teardown()  # its service writes the file out at the end of the process
     files = list((folder / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 1
     assert b"train/loss" in files[0].read_bytes()
 
 
 def test_trackio(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # which trackio reads when it is imported
     need("trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     feed(folder, "trackio")
-    assert list((tmp_path / "trackio").rglob("*.db"))
+    with sqlite3.connect(tmp_path / "trackio" / "creditbench.db") as database:
+        rows = database.execute("select step, metrics from metrics order by id").fetchall()
+    assert [step for step, _ in rows] == [0, 1, 2, 3, 3]
+    assert json.loads(rows[-1][1])["eval/correct"] == 1.0

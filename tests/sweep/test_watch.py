@@ -191,7 +191,7 @@ def test_records_go_out_once_and_in_order(run, tmp_path, recorder):
     steps = [entry[0] for entry in recorder]
     assert steps == ["start", 0, 1, 2, 3, 4, 5, 5, 6, "finish"]
     assert recorder[-1] == ("finish", "stopped")  # it may go on
-    assert recorder[1][1][:2] == ["cost/generated_tokens", "eval/compile"]
+    assert recorder[1][1][:3] == ["cost/generated_tokens", "cost/judge_usd", "eval/compile"]
     recorder.clear()
     offsets = run.offsets()
     run.rewind({**offsets, "steps": 0})  # a resume repeats what was there
