@@ -68,7 +68,12 @@ def _arm_result(name: str, algorithm: str, measured: Sequence[Measured], endpoin
         found = arm_times(measured, axis)
         if found is not None:
             times[axis] = kaplan_meier(found).median()
-    final = {name: mean_of(final_value(run, name) for run in runs) for name in (metric, *SIDE_METRICS)}
+    # the endpoint's own metric over the evaluations that its difference is taken over
+    last = {metric: getattr(endpoint, "last", 1)}
+    final = {
+        name: mean_of(final_value(run, name, last.get(name, 1)) for run in runs)
+        for name in (metric, *SIDE_METRICS)
+    }
     return ArmResult(
         name=name,
         algorithm=algorithm,
