@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -43,6 +44,8 @@ def tidy_rows(runs: list[RunRecord]) -> list[dict[str, Any]]:
                     **{f"metric_{name}": float(value) for name, value in record["metrics"].items()},
                     **{f"cost_{name}": float(value) for name, value in record["costs"].items()},
                     "train_seconds": seconds.get(record["optimizer_step"]),
+                    # samples and right ones by problem, so that any Pass@k can be recomputed
+                    "problems": json.dumps(record["problems"]) if "problems" in record else None,
                 }
             )
     return rows

@@ -1,4 +1,4 @@
-"""Commands on evidence: plan, calibrate, archive, readme, trials."""
+"""Commands on evidence: plan, calibrate, compare, report, archive, readme, trials."""
 
 from __future__ import annotations
 
@@ -73,6 +73,47 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 @dataclass(frozen=True)
+class CompareOptions:
+    """Options of `harness compare`."""
+
+    folders: Annotated[list[str], typer.Argument(help="Run or results folders; the first is the baseline.")]
+    metric: Annotated[str, typer.Option(help="A metric of the evaluations; the task's own by default.")] = ""
+    threshold: Annotated[float, typer.Option(help="The level whose time is compared.")] = 0.8
+    format: Annotated[str, typer.Option(help="text, md, latex, html or json.")] = "text"
+
+
+def compare(options: CompareOptions) -> None:
+    """Compare any two or more runs or results folders."""
+    from harness.names import lookup
+    from harness.report.compare import compare as run
+    from harness.report.tables import FORMATS, render, to_json, to_text
+
+    form = lookup("format", options.format, {name: name for name in ("text", *FORMATS)})
+    tables = run(options.folders, metric=options.metric or None, threshold=options.threshold)
+    if form == "json":
+        print_json([to_json(found) for found in tables])
+        return
+    for found in tables:
+        print(to_text(found, 110) if form == "text" else render(found, form))
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of `harness report`."""
+
+    folders: Annotated[list[str], typer.Argument(help="Run, results or evidence folders.")]
+    format: Annotated[str, typer.Option(help="md, latex, html or json.")] = "md"
+    out: Annotated[str, typer.Option(help="Folder for the report; `report` in the first folder by default.")] = ""
+
+
+def report(options: ReportOptions) -> None:
+    """Write a report with tables and pictures: Markdown, LaTeX, self-contained HTML or JSON."""
+    from harness.report.build import report as run
+
+    print(run(options.folders, options.format, options.out or None))
+
+
+@dataclass(frozen=True)
 class ArchiveOptions:
     """Options of `harness archive`."""
 
@@ -127,6 +168,8 @@ def add(app: typer.Typer) -> None:
     """Adds these commands."""
     command(app, "plan", PlanOptions)(plan)
     command(app, "calibrate", CalibrateOptions)(calibrate)
+    command(app, "compare", CompareOptions)(compare)
+    command(app, "report", ReportOptions)(report)
     command(app, "archive", ArchiveOptions)(archive)
     command(app, "readme", ReadmeOptions)(readme)
     command(app, "trials", TrialsOptions)(trials)

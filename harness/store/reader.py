@@ -223,11 +223,13 @@ def _evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
     def part(prefix: str) -> dict[str, Any]:
         return {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix) and v is not None}
 
+    counts = {"problems": json.loads(row["problems"])} if row.get("problems") else {}
     return {
         "optimizer_step": row["optimizer_step"],
         "n": row["n"],
         "metrics": part("metric_"),
         "costs": part("cost_"),
+        **counts,
     }
 
 

@@ -35,6 +35,8 @@ def typed_options(owner: str, options_class: type, values: Mapping[str, Any]) ->
         return TypeAdapter(options_class).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "value_error":  # raised by the options class itself, in its own words
+            raise UserError(str(first["ctx"]["error"])) from None
         where = ".".join(str(part) for part in first["loc"])
         raise UserError(f"{owner}.{where}={first['input']!r}: {first['msg']}") from None
 

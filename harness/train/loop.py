@@ -82,14 +82,14 @@ class Trainer:
         train = self.spec.train
         own = parts.algorithm.param_groups()
         self.policy_parameters = [p for p in parts.model.parameters() if p.requires_grad]
-        self.parameters = self.policy_parameters + [p for group in own for p in group["params"]]
         self.optimizer = torch.optim.AdamW(
             [{"params": self.policy_parameters}, *own],
             lr=train.learning_rate,
             weight_decay=train.weight_decay,
             fused=all(p.is_floating_point() for p in self.policy_parameters),
         )
-        self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
+        # an algorithm's own modules may learn at a multiple of the policy's rate
+        self.base_rates = [group["lr"] * group.get("lr_scale", 1.0) for group in self.optimizer.param_groups]
         self.collector = RolloutCollector(
             parts.generator, parts.algorithm, train, parts.costs, self._draw_example
         )
@@ -227,9 +227,13 @@ class Trainer:
             loss.backward()
             for name, value in values.items():
                 totals[f"loss_{name}"] = totals.get(f"loss_{name}", 0.0) + float(value.detach())
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.spec.train.max_grad_norm))
-        if not math.isfinite(norm):
-            raise Diverged(f"gradient norm is {norm} at optimizer step {self.progress.optimizer_step + 1}")
+        # the policy and an algorithm's own modules are clipped apart: a noisy critic must not shrink the policy's step
+        limit = self.spec.train.max_grad_norm
+        norms = [
+            float(torch.nn.utils.clip_grad_norm_(group["params"], limit)) for group in self.optimizer.param_groups
+        ]
+        if not all(map(math.isfinite, norms)):
+            raise Diverged(f"gradient norm is {max(norms)} at optimizer step {self.progress.optimizer_step + 1}")
         warmup = self.spec.train.warmup_steps
         factor = min(1.0, (self.progress.optimizer_step + 1) / warmup) if warmup else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
@@ -237,7 +241,7 @@ class Trainer:
         self.optimizer.step()
         self.parts.generator.sampler.refresh()
         self._count_steps(1)
-        return {**totals, "grad_norm": norm}
+        return {**totals, "grad_norm": norms[0]}
 
     def _count_steps(self, count: int) -> None:
         self.progress.optimizer_step += count

@@ -146,6 +146,9 @@ class RolloutCollector:
         while True:
             lots = self.generator.generate(requests, (*address, number), temperature=self.train.temperature)
             samples = []
+            for request in requests:
+                if request.replaces:
+                    groups[request.group] = []
             for request, lot in zip(requests, lots, strict=True):
                 self._pay(lot)
                 if request.train:
