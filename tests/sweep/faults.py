@@ -153,7 +153,7 @@ def processor_seconds(pid: int) -> float:
 def work_until(job: Job, seconds: float) -> int | None:
     """Runs a worker and kills it (-9) after so much processor time; its exit code."""
     process = spawn(start_worker, job)
-    while process.is_alive() and processor_seconds(process.pid) < seconds:
+    while process.is_alive() and processor_seconds(process.pid or 0) < seconds:
         time.sleep(0.002)
     process.kill()
     process.join()
