@@ -355,49 +355,65 @@ def test_the_sheet_shows_the_prompts_that_most_arms_answered(tmp_path: Path) -> 
     assert middle == [(10, 10, 10), (204, 204, 204), (10, 10, 10), (200, 200, 200)]
 
 
+TOML = """
+name = "one-step-wins"
+version = 1
+statement = "one step of BoT-GRPO looks better than one of GRPO"
+source = "a test"
+baseline = "grpo"
+smallest_effect = 0.05
+
+[published]
+reading = "order only"
+
+[[arms]]
+name = "bot_grpo"
+algorithm = "bot_grpo"
+
+[[arms]]
+name = "grpo"
+algorithm = "grpo"
+
+[endpoint]
+kind = "win_rate"
+
+[scales.smoke]
+model = "react-tiny"
+task = "react"
+recipe = "first_error_to_end"
+horizon = 1
+eval_every = 1
+eval_prompts = 12
+seeds = 1
+train = { prompts_per_step = 1, group_size = 4 }
+"""
+
+
 @pytest.mark.browser
 def test_for_real_with_and_without_a_browser(tmp_path: Path) -> None:
     """Two runs of one step: without a browser exit 1 and nothing lost; with one, pictures, pairs, a verdict."""
-    body = small_claim().model_dump(mode="json")
-    body["arms"] = [arm for arm in body["arms"] if arm["name"] != "dapo"]
-    body["comparisons"] = body["comparisons"][:1]
-    scale = body["scales"]["smoke"]
-    scale |= {"horizon": 1, "eval_every": 1, "eval_prompts": 12, "seeds": 1}
-    scale["train"] |= {"prompts_per_step": 1, "group_size": 4}
-    lines = ["import sys, json", "from harness.claims import schema", "from harness.cli import main"]
-    lines += [
-        "schema.load_claim = lambda name: schema.parse_claim(json.loads(sys.argv.pop()), name)",
-        "main()",
-    ]
+    claim, out = tmp_path / "wins.toml", tmp_path / "out"
+    claim.write_text(TOML)
 
     def reproduce(**environment: str) -> subprocess.CompletedProcess[str]:
-        words = [
-            "reproduce",
-            "--claim",
-            "win-rate",
-            "--scale",
-            "smoke",
-            "--out",
-            str(tmp_path / "out"),
-            "--quiet",
-        ]
+        words = ["reproduce", "--claim", str(claim), "--scale", "smoke", "--out", str(out)]
         return subprocess.run(
-            [sys.executable, "-c", "\n".join(lines), *words, "--json", json.dumps(body)],
+            [sys.executable, "-m", "harness.cli", *words, "--quiet", "--json"],
             capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         )  # fmt: skip
 
     without = reproduce(CREDITBENCH_CHROMIUM="/nowhere/chromium")
     assert without.returncode == 1, without.stderr
     assert "all runs are kept" in without.stderr.splitlines()[-1]
-    runs = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "runs").rglob("*.jsonl")}
+    runs = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.jsonl")}
     assert runs
     done = reproduce()
     assert done.returncode == 0, done.stderr
-    assert {p: p.stat().st_mtime_ns for p in runs} == runs
+    assert {path: path.stat().st_mtime_ns for path in runs} == runs
     found = json.loads(done.stdout)
     assert any("pair judge: scripted" in note for note in found["notes"])
     assert "win_rate_vs_grpo" in found["comparisons"][0]["effects"]
-    assert len(read_pairs(tmp_path / "out" / PAIRS)) == 12
-    with Image.open(tmp_path / "out" / "screenshots-seed-0.png") as sheet:
+    assert len(read_pairs(out / PAIRS)) == 12
+    with Image.open(out / "screenshots-seed-0.png") as sheet:
         assert sheet.width > 3 * THUMBNAIL[0]
-    assert "pair judge: scripted" in (tmp_path / "out" / "report.md").read_text()
+    assert "pair judge: scripted" in (out / "report.md").read_text()
