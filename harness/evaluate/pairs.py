@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers.utils.logging import disable_progress_bar
+
 from harness.claims.schema import Claim
 from harness.errors import EnvironmentProblem, UserError
 from harness.evaluate.pair_records import (
@@ -254,6 +256,7 @@ def judge_pairs(
     with closing(PairJudging(claim, scale, runs, out, settings)) as judging:
         todo = judging.open_cells()
         if todo:
+            disable_progress_bar()  # a bar for each model that is loaded says nothing
             with closing(open_judge(settings)) as judge:
                 for seed in dict.fromkeys(cell[2] for cell in todo):
                     judging.judge_seed([cell for cell in todo if cell[2] == seed], judge, progress)

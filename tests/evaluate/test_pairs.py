@@ -405,6 +405,7 @@ def test_for_real_with_and_without_a_browser(tmp_path: Path) -> None:
     without = reproduce(CREDITBENCH_CHROMIUM="/nowhere/chromium")
     assert without.returncode == 1, without.stderr
     assert "all runs are kept" in without.stderr.splitlines()[-1]
+    assert len(without.stderr.splitlines()) == 2  # the warning before, the error after
     runs = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.jsonl")}
     assert runs
     done = reproduce()
