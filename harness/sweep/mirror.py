@@ -12,6 +12,8 @@ from pathlib import Path
 
 from harness.store.writer import RECORDS, write_atomic
 
+MARK_BYTES = 256
+"""So much of what was sent last is compared before more is sent."""
 SMALL = ("manifest.json", "status.json", "error.log")
 
 
@@ -34,14 +36,10 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._sizes = {name: self._size(name) for name in RECORDS}
+        self._sent: dict[str, tuple[int, bytes]] = dict.fromkeys(RECORDS, (0, b""))
         self._seen: dict[str, tuple[int, int]] = {}
         for path in self._files():
             self._seen[self._key(path)] = self._stamp(path)
-
-    def _size(self, name: str) -> int:
-        path = self.folder / f"{name}.jsonl"
-        return path.stat().st_size if path.exists() else 0
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -54,6 +52,24 @@ class Source:
         found = [self.folder / name for name in SMALL if (self.folder / name).exists()]
         found += (self.folder / "checkpoints").glob("[!.]*")
         return found
+
+    def _gained(self, name: str) -> tuple[int, bytes] | None:
+        """Offset and whole lines that a record file gained; the whole file after a resume cut it."""
+        path = self.folder / f"{name}.jsonl"
+        known, mark = self._sent[name]
+        if not path.exists():
+            return None
+        with open(path, "rb") as file:
+            file.seek(known - len(mark))
+            if file.read(len(mark)) != mark:  # cut, and perhaps grown past the old size meanwhile
+                known, mark = 0, b""
+                file.seek(0)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        if not data and (known, mark) == self._sent[name]:
+            return None
+        self._sent[name] = known + len(data), (mark + data)[-MARK_BYTES:]
+        return known, data
 
     def collect(self) -> Delta:
         """What changed since the last call."""
@@ -68,17 +84,7 @@ class Source:
             except FileNotFoundError:  # pruned meanwhile
                 continue
             self._seen[key] = stamp
-        records = {}
-        for name in RECORDS:
-            size, known = self._size(name), self._sizes[name]
-            start = min(size, known) if size >= known else 0
-            if size != known:
-                with open(self.folder / f"{name}.jsonl", "rb") as file:
-                    file.seek(start)
-                    data = file.read()
-                data = data[: data.rfind(b"\n") + 1]
-                records[name] = (start, data)
-                self._sizes[name] = start + len(data)
+        records = {name: found for name in RECORDS if (found := self._gained(name))}
         kept = tuple(sorted(p.name for p in (self.folder / "checkpoints").glob("[!.]*")))
         return Delta(records, files, kept)
 
