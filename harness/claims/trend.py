@@ -24,8 +24,8 @@ def slope_of(points: Sequence[Point], *, level: float = LEVEL) -> Difference:
 
     Log times are Normal(a_c + b x treatment + d x treatment x (x - mean x), s) with one a_c for each value c
     of the factor, right-censored; the slope is -d. Its error is that of the observed information times
-    sqrt(N / (N - k)), k coefficients, on (events - k) degrees of freedom. No estimate where a value of the
-    factor has an arm without any event: there the speed-up itself has only a bound.
+    sqrt(N / (N - k)), k coefficients, on (events - k) degrees of freedom. A value at which the treatment never
+    reached stays in as censored runs; no estimate where the baseline never did, as nothing is left to compare.
     """
     from scipy.stats import t as student
 
@@ -34,9 +34,13 @@ def slope_of(points: Sequence[Point], *, level: float = LEVEL) -> Difference:
     found = Difference(None, None, None, "aft_slope", (runs[0], runs[1]), level)
     if len(levels) < 2:
         return replace(found, reason="fewer than two values of the factor: no slope")
-    silent = [x for x, _, times in points if times.n_events == 0]
+    silent = [x for x, treated, times in points if times.n_events == 0 and not treated]
     if silent:
-        return replace(found, reason=f"an arm has no event at {silent[0]:g}: its speed-up has only a bound")
+        return replace(
+            found, reason=f"no baseline run reached at {silent[0]:g}: its speed-up has only a bound"
+        )
+    if sum(times.n_events > 0 for _, treated, times in points if treated) < 2:
+        return replace(found, reason="the treatment reached at fewer than two values of the factor: no slope")
     rows, lows, highs = [], [], []
     middle = sum(levels) / len(levels)
     for x, treated, times in points:

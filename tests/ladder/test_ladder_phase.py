@@ -104,14 +104,31 @@ def test_the_slope_of_a_speed_up_is_found_with_censored_runs_kept():
     assert censored.low < math.log(1.5 / 1.2) < censored.high
 
 
-def test_a_slope_needs_events_at_every_value():
+def test_a_slope_needs_a_baseline_everywhere_and_a_treatment_that_reaches_twice():
     rng = np.random.default_rng(0)
+    never = times(None, None, None, None)
     points = [(x, t, noisy(rng, 30)) for x in (1.0, 2.0) for t in (False, True)]
-    points += [(3.0, False, times(None, None, None, None)), (3.0, True, noisy(rng, 30))]
-    found = slope_of(points)
+    found = slope_of([*points, (3.0, False, never), (3.0, True, noisy(rng, 30))])
     assert found.estimate is None
     assert "only a bound" in found.reason
-    assert "fewer than two" in slope_of(points[:2]).reason
+    assert "fewer than two values of the factor" in slope_of(points[:2]).reason
+    once = [
+        (1.0, True, noisy(rng, 30)),
+        (2.0, True, never),
+        (1.0, False, noisy(rng, 30)),
+        (2.0, False, noisy(rng, 30)),
+    ]
+    assert "reached at fewer than two" in slope_of(once).reason
+
+
+def test_a_treatment_that_stops_reaching_pulls_the_slope_down():
+    rng = np.random.default_rng(2)
+    points = [(x, t, noisy(rng, 30)) for x in (0.0, 1.0) for t in (False, True)]
+    flat = slope_of(points)
+    fallen = slope_of([*points, (2.0, False, noisy(rng, 30)), (2.0, True, times(None, None, None, None))])
+    assert flat.low < 0 < flat.high
+    assert fallen.estimate < flat.estimate
+    assert fallen.high < 0
 
 
 def test_slope_intervals_are_calibrated():
