@@ -66,7 +66,7 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
     write_atomic(out / "report.md", (text + "\n").encode())
     write_atomic(out / "table.tex", render(tables[0], "latex").encode())
     files = {"report": out / "report.md", "learning curve": pictures[-1], "LaTeX table": out / "table.tex"}
-    files |= {path.stem: path for path in sheets}
+    files |= {path.stem.replace("screenshots-", "pictures "): path for path in sheets}
     return {name: str(Path(path)) for name, path in files.items()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from harness.claims.measure import AXES
 from harness.claims.results import ArmResult, ComparisonResult
 from harness.claims.rules import WORDS, number, span
-from harness.claims.schema import Claim, Equivalence, Scaling
+from harness.claims.schema import Claim, Equivalence, Scaling, WinRate
 from harness.stats.compare import Difference
 
 
@@ -67,6 +67,21 @@ def difference_words(pair: ComparisonResult) -> str:
     return f"{pair.treatment} minus {pair.baseline}: {', '.join(parts)}"
 
 
+def win_words(pair: ComparisonResult) -> str:
+    """A win rate in words, with both intervals; the effect is its difference from one half."""
+    (main,) = pair.effects.values()
+    exact = next(iter(pair.exact_effects.values()), None)
+
+    def limits(found: Difference) -> str:
+        if found.low is None or found.high is None:
+            return "no interval"
+        return f"{number(max(0.0, 0.5 + found.low))} to {number(min(1.0, 0.5 + found.high))}"
+
+    check = f"; exact {limits(exact)}" if exact is not None else ""
+    estimate = None if main.estimate is None else 0.5 + main.estimate
+    return f"{pair.treatment} against {pair.baseline}: win rate {number(estimate)} ({_level(pair)} {limits(main)}{check})"
+
+
 def exponent_words(pair: ComparisonResult) -> str:
     """A growth exponent in words."""
     found = pair.effects["exponent"]
@@ -77,6 +92,8 @@ def _body(claim: Claim, found: Sequence[ComparisonResult]) -> str:
     words: Callable[[ComparisonResult], str] = difference_words
     if isinstance(claim.endpoint, Scaling):
         words = exponent_words
+    elif isinstance(claim.endpoint, WinRate):
+        words = win_words
     axis = getattr(claim.endpoint, "axis", "optimizer_steps")
     parts = []
     for pair in found:

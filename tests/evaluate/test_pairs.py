@@ -143,6 +143,7 @@ def test_win_rates_by_hand_reach_the_verdict(stage: Stage, tmp_path: Path) -> No
     assert rates["grpo", 0] == {"compile": pytest.approx(0.6)}
     verdict = judge(claim, "smoke", runs)
     assert verdict.comparisons[0].effects["win_rate_vs_grpo"].estimate == pytest.approx(0.25)
+    assert "bot_grpo against grpo: win rate 0.750 (97.5% 0 to 1.00; exact 0 to 1.00)" in verdict.sentence
     assert verdict.arms[0].final["compile"] == pytest.approx(0.6 + 0.5)
     assert notes[0].startswith("bot_grpo against grpo: win rate 0.750 (95% 0 to 1.00, ")
     assert "clustered by prompt and seed; 8 pairs, 25% ties, 0% decided by the order shown, 0 not" in notes[0]
