@@ -416,6 +416,9 @@ def conclusion(
             out.append(
                 f"Conclusion: evidence {kind} {figures}: credit here and the nearest cell of the ladder agree."
             )
+    rest = [arm for arm, verdict in verdicts.items() if verdict == NOTHING]
+    if out and rest:
+        out.append(f"On {', '.join(rest)}: {NOTHING}.")
     if not out:
         reasons = []
         if not gains:
