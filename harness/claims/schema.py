@@ -150,7 +150,14 @@ class Trend(Strict):
 
 
 Endpoint = Annotated[
-    TimeToThreshold | FinalDifference | PassAtKDifference | Equivalence | WinRate | Factorial | Scaling | Trend,
+    TimeToThreshold
+    | FinalDifference
+    | PassAtKDifference
+    | Equivalence
+    | WinRate
+    | Factorial
+    | Scaling
+    | Trend,
     Field(discriminator="kind"),
 ]
 
@@ -256,7 +263,10 @@ class Claim(Strict):
             if name not in names:
                 raise ValueError(did_you_mean("arm", name, names))
         cells = [cell.name for cell in self.cells]
-        in_cells = [*(n for s in self.scales.values() for n in s.cells), *(n for s in slopes for n in s.cells)]
+        in_cells = [
+            *(n for s in self.scales.values() for n in s.cells),
+            *(n for s in slopes for n in s.cells),
+        ]
         for name in in_cells:
             if name not in cells:
                 raise ValueError(did_you_mean("cell", name, cells))
@@ -276,9 +286,7 @@ class Claim(Strict):
     def arms_at(self, scale: str) -> tuple[Arm, ...]:
         """The arms run at a scale, with the scale's own options merged in."""
         setting = self.scale(scale)
-        chosen = [
-            self._at(arm, setting) for arm in self.arms if not setting.arms or arm.name in setting.arms
-        ]
+        chosen = [self._at(arm, setting) for arm in self.arms if not setting.arms or arm.name in setting.arms]
         if not self.cells:
             return tuple(chosen)
         return tuple(
