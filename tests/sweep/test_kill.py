@@ -53,7 +53,8 @@ def operations(spec, root: Path) -> int:
 
 
 def test_killed_at_random_times(tiny_spec, tmp_path, whole):
-    spec = tiny_spec("bot_grpo", train={"horizon": 12, **CHECKPOINT})
+    # long enough that no machine finishes it within the first few of these lives
+    spec = tiny_spec("bot_grpo", train={"horizon": 80, **CHECKPOINT})
     job, rng, kills = job_for(spec, tmp_path), random.Random(0), 0
     while job.status() != "completed":
         kills += work_until(job, rng.uniform(0.05, 0.6)) == -signal.SIGKILL
