@@ -15,12 +15,15 @@ from harness.names import lookup
 class PretrainRecipe:
     """How a shipped model is made: the task that scores it, the module that writes its corpus, its size.
 
-    The corpus module offers `example(split, index)` and `corpus_answer(example, rng)`.
+    The corpus is a module, or an object in one (`module:object`), with `example(split, index)`,
+    `right_answer(example, rng)` and `corpus_answer(example, rng)`. The first `right_steps` steps train on
+    right answers alone, for what is hard to learn from faulty ones.
     """
 
     task: str
     corpus: str
     steps: int
+    right_steps: int = 0
     batch_size: int = 32
     learning_rate: float = 3e-3
     vocabulary: int = 576
@@ -53,6 +56,34 @@ _ALL = (
         location="react_tiny",
         note="0.8 M parameters, pretrained on generated React components with random edits",
         recipe=PretrainRecipe(task="react", corpus="tasks.react.generate", steps=800),
+    ),
+    ModelPreset(
+        name="chains-tiny",
+        source="folder",
+        location="chains_tiny",
+        note="0.8 M parameters, pretrained on worked arithmetic chains with random faults",
+        recipe=PretrainRecipe(
+            task="aime",
+            corpus="harness.models.chains:WORKED",
+            steps=1300,
+            right_steps=1000,
+            vocabulary=320,
+            max_new_tokens=96,
+        ),
+    ),
+    ModelPreset(
+        name="chains-tiny-base",
+        source="folder",
+        location="chains_tiny_base",
+        note="0.8 M parameters, pretrained on bare arithmetic results with random faults, never on a chain",
+        recipe=PretrainRecipe(
+            task="aime",
+            corpus="harness.models.chains:BARE",
+            steps=1300,
+            right_steps=1000,
+            vocabulary=320,
+            max_new_tokens=96,
+        ),
     ),
     ModelPreset(
         name="SmolLM2-135M-Instruct",

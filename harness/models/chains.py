@@ -10,15 +10,16 @@ import numpy as np
 from tasks.aime import generate
 from tasks.base import Example
 
-FAULTS = (0.1, 0.3, 0.35, 0.25)
-"""Share of corpus answers with 0, 1, 2 and 3 faults."""
-
 
 @dataclass(frozen=True)
 class ChainCorpus:
-    """Problems of one level of the generated ladder; answers show their steps when `worked`."""
+    """Problems of one level of the generated ladder; answers show their steps when `worked`.
+
+    `faults` holds the shares of corpus answers with 0, 1, 2, ... faults.
+    """
 
     worked: bool
+    faults: tuple[float, ...]
     level: int = 2
 
     def example(self, split: str, index: int) -> Example:
@@ -34,12 +35,12 @@ class ChainCorpus:
     def corpus_answer(self, problem: Example, rng: np.random.Generator) -> str:
         """An answer of the pretraining corpus: most often with random faults."""
         answer = self.right_answer(problem, rng)
-        faults = int(rng.choice(len(FAULTS), p=FAULTS))
+        faults = int(rng.choice(len(self.faults), p=self.faults))
         fault_rng = random.Random(int(rng.integers(2**63)))
         for _ in range(faults):
             answer = generate.corrupt_chain(answer, fault_rng)
         return answer
 
 
-WORKED = ChainCorpus(worked=True)
-BARE = ChainCorpus(worked=False)
+WORKED = ChainCorpus(worked=True, faults=(0.02, 0.05, 0.13, 0.2, 0.3, 0.3))
+BARE = ChainCorpus(worked=False, faults=(0.4, 0.6))
