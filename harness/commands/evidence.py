@@ -103,7 +103,9 @@ class ReportOptions:
 
     folders: Annotated[list[str], typer.Argument(help="Run, results or evidence folders.")]
     format: Annotated[str, typer.Option(help="md, latex, html or json.")] = "md"
-    out: Annotated[str, typer.Option(help="Folder for the report; `report` in the first folder by default.")] = ""
+    out: Annotated[
+        str, typer.Option(help="Folder for the report; `report` in the first folder by default.")
+    ] = ""
 
 
 def report(options: ReportOptions) -> None:

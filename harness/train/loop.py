@@ -230,10 +230,13 @@ class Trainer:
         # the policy and an algorithm's own modules are clipped apart: a noisy critic must not shrink the policy's step
         limit = self.spec.train.max_grad_norm
         norms = [
-            float(torch.nn.utils.clip_grad_norm_(group["params"], limit)) for group in self.optimizer.param_groups
+            float(torch.nn.utils.clip_grad_norm_(group["params"], limit))
+            for group in self.optimizer.param_groups
         ]
         if not all(map(math.isfinite, norms)):
-            raise Diverged(f"gradient norm is {max(norms)} at optimizer step {self.progress.optimizer_step + 1}")
+            raise Diverged(
+                f"gradient norm is {max(norms)} at optimizer step {self.progress.optimizer_step + 1}"
+            )
         warmup = self.spec.train.warmup_steps
         factor = min(1.0, (self.progress.optimizer_step + 1) / warmup) if warmup else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
