@@ -261,6 +261,8 @@ def test_interrupt_stops_cleanly_and_the_same_command_ends_with_the_same_records
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        # a test runner in the background ignores Ctrl-C, and its children would inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     deadline = time.monotonic() + 120
