@@ -110,9 +110,10 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Qwen2Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     trained = json.loads(tokenizer.to_str())["model"]
+    merges: Any = [tuple(pair) for pair in trained["merges"]]  # annotated list[str], but only pairs are taken
     return Qwen2Tokenizer(
         vocab=trained["vocab"],
-        merges=[tuple(pair) for pair in trained["merges"]],
+        merges=merges,
         unk_token=PAD,
         pad_token=PAD,
         eos_token=EOS,
