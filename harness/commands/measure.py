@@ -111,6 +111,9 @@ class EvaluateOptions:
     k: Annotated[
         str, typer.Option(help="The k of Pass@k, e.g. 1,2,4,8; named before anything is sampled.")
     ] = ""
+    suite: Annotated[str, typer.Option(help="lm-eval: use lm-evaluation-harness instead (extra eval).")] = ""
+    tasks: Annotated[str, typer.Option(help="lm-eval: its tasks, e.g. aime24,gsm8k.")] = ""
+    include: Annotated[str, typer.Option(help="lm-eval: a folder of YAML tasks of your own.")] = ""
     samples: Annotated[int, typer.Option(min=1, help="Completions a problem.")] = 1
     problems: Annotated[
         int, typer.Option(min=0, help="Problems of the split; 0 is all (200 where endless).")

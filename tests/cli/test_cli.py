@@ -243,6 +243,32 @@ def test_show_knows_algorithms_claims_models_and_runs(finished):
     assert "compile" in harness("show", "compile-speedup").stdout
 
 
+def test_evaluate_keeps_the_samples_and_reports_pass_at_k(tmp_path):
+    words = ["evaluate", "chains-tiny", "--task", "aime", "--problems", "4", "--samples", "4", "--k", "1,2"]
+    done = harness(*words, "--max-tokens", "32", "--out", str(tmp_path / "eval"), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["metrics"]) >= {"pass_at_1", "pass_at_2", "avg_at_n"}
+    assert all(n == 4 for n, _ in found["problems"].values())
+    assert (tmp_path / "eval" / "samples.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--suite", "lm-evil"], "the one known suite is lm-eval"),
+        (["--suite", "lm-eval"], "name the tasks of lm-eval"),
+        (["--k", "two"], "give numbers"),
+        (["--samples", "2", "--k", "4"], "1 <= k <= samples=2"),
+        (["--task", "aim"], "did you mean 'aime'"),
+    ],
+)
+def test_evaluate_refuses_what_it_cannot_do(words, said):
+    done = harness("evaluate", "react-tiny", *words)
+    assert done.returncode == 2
+    assert said in one_line(done)
+
+
 def test_doctor_reports_and_never_prints_keys():
     done = harness("doctor", "--json", OPENAI_API_KEY="sk-secret-value")
     found = json.loads(done.stdout)
