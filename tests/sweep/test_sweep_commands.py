@@ -90,7 +90,8 @@ def test_train_with_a_budget_says_what_is_left_and_goes_on(tmp_path, tiny_model_
         "--quiet",
     ]
     words += ["--out", tmp_path / "out"]
-    for setting in ("horizon=6", "prompts_per_step=2", "group_size=4", "max_completion_tokens=8"):
+    # long enough that the budget is noticed before the end, also on a fast machine
+    for setting in ("horizon=200", "prompts_per_step=2", "group_size=4", "max_completion_tokens=8"):
         words += ["--set", f"train.{setting}"]
     words += ["--set", "evaluation.every=2", "--set", "evaluation.prompts=4"]
     code, _, said = harness(*words, "--budget-tokens", "10")
