@@ -179,8 +179,17 @@ def pretrain(options: PretrainOptions) -> None:
     from harness.train.pretrain import pretrain as run
 
     out = Path(options.out or f"results/runs/pretrain-{options.model}")
-    run(out, preset=options.model, seed=options.seed)
-    say(f"written: {out}")
+
+    def progress(step: int, steps: int, loss: float) -> None:
+        if step % 50 == 0:
+            say(f"step {step} of {steps}: loss {loss:.3f} nats a token")
+
+    if options.model == "react-tiny":
+        from harness.setup import ensure_react
+
+        ensure_react()
+    found = run(out, preset=options.model, seed=options.seed, progress=progress)
+    say(f"written: {out}; {found['start_rate']:.1%} of {found['n']:.0f} held-out answers are right")
 
 
 def add(app: typer.Typer) -> None:
