@@ -92,7 +92,7 @@ def table_of(views: Sequence[RunView], metric: str, title: str = "", *, wide: bo
             f"{view.step}/{view.horizon or '?'}",
             _number(found[metric], ".3f"),
             sparkline([record["metrics"].get(metric, 0.0) for record in view.evals]),
-            _number(found["mean_tokens"], ".0f"),
+            _number(found.get("mean_tokens"), ".0f"),
             _number(found["truncated"], ".2f"),
             clock(view.seconds),
             clock(found["eta_seconds"]) if status == "running" else "",
@@ -154,7 +154,7 @@ class Display(AbstractContextManager["Display"]):
         self.console.print(
             f"{clock(time.monotonic() - self._started):>6}  {view.name:<20} "
             f"step {record['optimizer_step']:>3}/{view.horizon}  {self.metric} {found.get(self.metric, 0.0):.3f}  "
-            f"tokens {found['mean_tokens']:.0f}  {'  '.join(rest)}",
+            f"tokens {_number(found.get('mean_tokens'), '.0f')}  {'  '.join(rest)}",
             highlight=False,
             soft_wrap=True,
         )

@@ -228,3 +228,17 @@ def test_names_of_values():
     record = {"optimizer_step": 1, "metrics": {"loss": 1}, "costs": {"prompts": 2}}
     assert values_of("steps", record) == {"train/loss": 1.0, "cost/prompts": 2.0}
     assert values_of("evals", record) == {"eval/loss": 1.0, "cost/prompts": 2.0}
+
+
+def test_a_line_of_a_run_that_counts_no_tokens(capsys):
+    from types import SimpleNamespace
+
+    from harness.watch import Display
+
+    display = Display([], "success")
+    display._line(
+        SimpleNamespace(name="table", horizon=5), {"optimizer_step": 1, "metrics": {"success": 0.5}}
+    )
+    said = capsys.readouterr().err
+    assert "success 0.500" in said
+    assert "tokens -" in said
