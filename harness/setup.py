@@ -15,3 +15,9 @@ def ensure_react() -> Path:
         return ensure_all()
     except NodeError as error:
         raise EnvironmentProblem(str(error)) from None
+
+
+def prepare_task(name: str) -> None:
+    """Installs what a task's checker needs, with its progress line; nothing for a task that needs nothing."""
+    if name == "react":
+        ensure_react()

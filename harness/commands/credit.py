@@ -64,15 +64,13 @@ class AdviseOptions(PolicyOptions):
 
 def _spec(options: PolicyOptions) -> RunSpec:
     from harness.registry import load_plugin
+    from harness.setup import prepare_task
     from harness.spec import apply_settings, parse_run
 
     plugins = [str(Path(p).resolve()) for p in options.plugin or []]
     for plugin in plugins:
         load_plugin(Path(plugin))
-    if options.task == "react":
-        from harness.setup import ensure_react
-
-        ensure_react()
+    prepare_task(options.task)
     value: dict[str, Any] = {
         "algorithm": {"name": "grpo"},
         "task": {"name": options.task},

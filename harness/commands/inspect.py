@@ -182,6 +182,8 @@ class PretrainOptions:
 
 def pretrain(options: PretrainOptions) -> None:
     """Rebuild a model that ships with the harness, with its measured model card."""
+    from harness.models import PRESETS
+    from harness.setup import prepare_task
     from harness.train.pretrain import pretrain as run
 
     out = Path(options.out or f"results/runs/pretrain-{options.model}")
@@ -190,10 +192,9 @@ def pretrain(options: PretrainOptions) -> None:
         if step % 50 == 0:
             say(f"step {step} of {steps}: loss {loss:.3f} nats a token")
 
-    if options.model == "react-tiny":
-        from harness.setup import ensure_react
-
-        ensure_react()
+    recipe = PRESETS[options.model].recipe if options.model in PRESETS else None
+    if recipe is not None:
+        prepare_task(recipe.task)
     found = run(out, preset=options.model, seed=options.seed, progress=progress)
     say(f"written: {out}; {found['start_rate']:.1%} of {found['n']:.0f} held-out answers are right")
 

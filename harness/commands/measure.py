@@ -20,6 +20,7 @@ PER_PROBLEM = frozenset({"problems", "problem_counts", "rows"})
 
 def _task(name: str, settings: list[str] | None) -> Any:
     """A task by name with options from `--set`, ready to score."""
+    from harness.setup import prepare_task
     from harness.spec import apply_settings, parse_run
     from harness.train.build import build_task
 
@@ -28,10 +29,7 @@ def _task(name: str, settings: list[str] | None) -> Any:
         "task": {"name": name, "options": apply_settings({}, settings or [])},
     }
     task = build_task(parse_run(value))
-    if name == "react":
-        from harness.setup import ensure_react
-
-        ensure_react()
+    prepare_task(name)
     return task
 
 

@@ -61,12 +61,12 @@ class TrainOptions(RunOptions):
     seeds: Annotated[str, typer.Option(help="A seed (0), a range (0-4) or a list (0,2,4).")] = "0"
 
 
-def _prepare_node(tasks: set[str]) -> None:
-    """Installs what the task's checker needs before any worker starts, with its progress line."""
-    if "react" in tasks:
-        from harness.setup import ensure_react
+def prepare_tasks(jobs: Sequence[Job]) -> None:
+    """Installs what the jobs' checkers need before any worker starts."""
+    from harness.setup import prepare_task
 
-        ensure_react()
+    for name in sorted({job.spec["task"]["name"] for job in jobs}):
+        prepare_task(name)
 
 
 def run_jobs(jobs: Sequence[Job], options: RunOptions, *, metric: str, title: str) -> dict[str, str]:
@@ -77,7 +77,7 @@ def run_jobs(jobs: Sequence[Job], options: RunOptions, *, metric: str, title: st
     from harness.sweep.execute import Settings, execute
     from harness.watch import Display
 
-    _prepare_node({job.spec["task"]["name"] for job in jobs})
+    prepare_tasks(jobs)
     settings = Settings(
         launcher=options.launcher,
         launcher_options=options.launcher_option or (),
@@ -96,7 +96,7 @@ def _dry_run(plan: Plan, options: RunOptions) -> None:
     from harness.reproduce import estimate
     from harness.sweep.local import default_parallel, run_local
 
-    _prepare_node({job.spec["task"]["name"] for job in plan.jobs})
+    prepare_tasks(plan.jobs)
     parallel = options.parallel or default_parallel(len(plan.jobs))
     if not options.quiet:
         say(f"probe: two optimizer steps of {plan.jobs[0].name}")

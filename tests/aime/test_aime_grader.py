@@ -288,7 +288,7 @@ def test_any_text_gets_a_verdict(response, gold):
 
 @given(st.text(alphabet="\\boxed{}[]()$ 0123456789,.%=<>/think", max_size=200))
 def test_text_made_of_marks_gets_a_verdict(response):
-    grade(response, 5)
+    assert grade(response, 5).status in STATUSES
 
 
 HOSTILE = {
