@@ -5,18 +5,38 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from harness.errors import UserError
 from harness.names import did_you_mean
 
 
 class Strict(BaseModel):
-    """Frozen, and unknown keys are errors."""
+    """Frozen, and unknown keys are errors.
+
+    A field named in `later` came after runs had been published: it is written only where it is not at its
+    default, so that the id of a run that does not use it stays what it was.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    later: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_unused_later_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        body = handler(self)
+        fields = type(self).model_fields
+        unused = {name for name in self.later if getattr(self, name) == fields[name].get_default()}
+        return {name: value for name, value in body.items() if name not in unused}
 
 
 class AlgorithmSpec(Strict):
@@ -34,6 +54,14 @@ class TaskSpec(Strict):
     recipe: str = ""
 
 
+class AdapterSpec(Strict):
+    """A LoRA adapter in place of full fine-tuning; `targets` empty is every linear layer but the head."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0)
+    targets: tuple[str, ...] = ()
+
+
 class ModelSpec(Strict):
     """A model preset, a folder, or a Hub id; random weights of the same shape when `random_init`.
 
@@ -41,15 +69,27 @@ class ModelSpec(Strict):
     is loaded), so that runs of a rebuilt model never pass for runs of the old one.
     """
 
+    later = frozenset({"revision", "adapter", "gradient_checkpointing", "thinking"})
+
     name: str = "react-tiny"
     weights: str = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
     random_init: bool = False
+    revision: str = ""
+    adapter: AdapterSpec | None = None
+    gradient_checkpointing: bool = False
+    thinking: Literal["preset", "on", "off"] = "preset"
 
 
 class TrainSpec(Strict):
-    """How the shared loop trains; lengths in tokens, the horizon in optimizer steps."""
+    """How the shared loop trains; lengths in tokens, the horizon in optimizer steps.
+
+    `importance_cap` truncates the weight exp(old - sampling log-prob) of each token's loss (TIS); a run whose
+    mean absolute difference between the two passes `mismatch_limit` (nats) is flagged.
+    """
+
+    later = frozenset({"optimizer", "autocast", "importance_cap", "mismatch_limit"})
 
     prompts_per_step: int = Field(16, ge=1)
     group_size: int = Field(8, ge=1)
@@ -66,6 +106,26 @@ class TrainSpec(Strict):
     max_refill_rounds: int = Field(10, ge=0)
     checkpoint_every: int = Field(5, ge=1)
     threads: int = Field(1, ge=1)
+    optimizer: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = "adamw"
+    autocast: Literal["none", "bfloat16"] = "none"
+    importance_cap: float | None = Field(None, gt=0)
+    mismatch_limit: float = Field(0.1, gt=0)
+
+
+class SamplerSpec(Strict):
+    """What samples completions: the harness's own decoder, or a vLLM engine beside the trainer.
+
+    `memory_share` is the share of the card the engine may take, `sleep` hands it back while the trainer works,
+    `probe_limit` the largest log-prob difference (nats) allowed after the weights were handed over (0: by dtype).
+    """
+
+    name: Literal["native", "vllm"] = "native"
+    dtype: Literal["model", "float32", "bfloat16"] = "model"
+    memory_share: float = Field(0.45, gt=0, le=1)
+    sleep: bool = True
+    eager: bool = False
+    probe_sequences: int = Field(4, ge=1)
+    probe_limit: float = Field(0.0, ge=0)
 
 
 class EvaluationSpec(Strict):
@@ -108,10 +168,13 @@ class SeedSpec(Strict):
 class RunSpec(Strict):
     """Everything that determines a run; its hash is the run's id."""
 
+    later = frozenset({"sampler"})
+
     algorithm: AlgorithmSpec
     task: TaskSpec = TaskSpec()
     model: ModelSpec = ModelSpec()
     train: TrainSpec = TrainSpec()
+    sampler: SamplerSpec = SamplerSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     stop: StopSpec = StopSpec()
     seeds: SeedSpec = SeedSpec()

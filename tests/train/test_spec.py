@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from harness.errors import UserError
-from harness.spec import apply_settings, parse_run, parse_value
+from harness.spec import RunSpec, apply_settings, parse_run, parse_value
 
 BASE = {"algorithm": {"name": "grpo"}}
 
@@ -68,3 +71,22 @@ def test_seeds_of_purposes_differ_and_can_be_fixed():
     fixed = parse_run({**BASE, "seeds": {"seed": 0, "data": 7}}).seeds
     assert fixed.of("data") == 7
     assert fixed.of("sampling") == seeds.of("sampling")
+
+
+def test_a_field_added_after_publication_changes_no_id_until_it_is_used() -> None:
+    plain = RunSpec(algorithm={"name": "grpo"})
+    assert not {"sampler"} & set(plain.model_dump(mode="json"))
+    assert not {"adapter", "thinking"} & set(plain.model_dump(mode="json")["model"])
+    used = RunSpec(algorithm={"name": "grpo"}, model={"adapter": {"rank": 8}}, sampler={"name": "vllm"})
+    assert used.model_dump(mode="json")["model"]["adapter"]["rank"] == 8
+    assert used.run_id != plain.run_id
+    assert RunSpec.model_validate(used.model_dump(mode="json")) == used
+
+
+def test_the_id_of_a_published_run_is_what_its_manifest_says() -> None:
+    folder = Path(__file__).parents[2] / "results" / "published"
+    manifests = sorted(folder.rglob("manifests.json"))
+    assert manifests
+    for path in manifests:
+        for run in json.loads(path.read_text()):
+            assert parse_run(run["spec"]).run_id == run["run_id"]
