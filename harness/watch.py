@@ -1,4 +1,4 @@
-"""Shows runs as they go, from their records alone: a live table in a terminal, else a line an evaluation."""
+"""Shows runs as they go, from their records alone: a live table in a terminal, else lines of text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from harness.claims.measure import shown_metric
 from harness.errors import UserError
 from harness.store.reader import run_directories
 from harness.store.tail import RunView
-from harness.sweep.jobs import Job
+from harness.sweep.jobs import FINISHED, Job
 from harness.train.hacks import hack_metrics
 
 BARS = "▁▂▃▄▅▆▇█"
 MARKS = {"completed": "[green]done[/]", "running": "[cyan]running[/]", "failed": "[red]failed[/]"}
 OPEN = frozenset({"running", "absent"})
 DISCOVER_SECONDS = 5.0
+MANY = 40
+"""Above so many runs lines tell of the sweep as a whole, not of each evaluation."""
+SUMMARY_SECONDS = 10.0
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
@@ -110,8 +113,21 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
 
 
+def fitting(views: Sequence[RunView], rows: int) -> list[RunView]:
+    """As many runs as there are rows: those that run first, then failed, waiting and finished ones; in order."""
+    if len(views) <= rows:
+        return list(views)
+    rank = {"running": 0, "failed": 1, "diverged": 1, "absent": 2}
+    chosen = sorted(range(len(views)), key=lambda i: rank.get(views[i].status(), 3))[: max(1, rows)]
+    return [views[i] for i in sorted(chosen)]
+
+
 class Display(AbstractContextManager["Display"]):
-    """Call it with the jobs now running; `metric` is the one shown as a rate."""
+    """Call it with the jobs now running; `metric` is the one shown as a rate.
+
+    Without a terminal a line is printed for each evaluation; for more than MANY runs one of the sweep as a
+    whole, at most every SUMMARY_SECONDS and where something has finished, and one for each run that failed.
+    """
 
     def __init__(self, jobs: Sequence[Job], metric: str, *, quiet: bool = False, title: str = "") -> None:
         self.views = [RunView(Path(job.folder), job.name, job.spec["train"]["horizon"]) for job in jobs]
@@ -120,11 +136,15 @@ class Display(AbstractContextManager["Display"]):
         self.title = title
         self.console = Console(stderr=True)
         self._live: Live | None = None
-        self._started = time.monotonic()
+        self._started = self._told = time.monotonic()
+        self._over: dict[Path, str] = {}
+        self._before = self._told_of = 0
 
     def __enter__(self) -> Display:
         for view in self.views:
             view.refresh()
+        self._newly_over()
+        self._before = self._told_of = len(self._over)
         if not self.quiet and sys.stderr.isatty():
             self._live = Live(console=self.console, refresh_per_second=4, transient=True)
             self._live.__enter__()
@@ -135,14 +155,55 @@ class Display(AbstractContextManager["Display"]):
     ) -> None:
         if self._live:
             self._live.__exit__(kind, value, trace)
+        elif not self.quiet and len(self.views) > MANY:
+            self._tell_sweep(last=True)
 
     def __call__(self, running: Sequence[Job]) -> None:
+        many = len(self.views) > MANY
         for view in self.views:
             for record in view.refresh():
-                if not self.quiet and not self._live:
+                if not self.quiet and not self._live and not many:
                     self._line(view, record)
         if self._live:
-            self._live.update(table_of(self.views, self.metric, self.title))
+            self._newly_over()
+            rows = self.console.height - 6  # title, head, rules and the line below
+            shown = fitting(self.views, rows)
+            title = self.title if len(shown) == len(self.views) else f"{self.title}: {self._count()}"
+            self._live.update(table_of(shown, self.metric, title))
+        elif many and not self.quiet:
+            self._tell_sweep()
+
+    def _newly_over(self) -> list[RunView]:
+        """Runs that have finished since the last look."""
+        new = [v for v in self.views if v.folder not in self._over and v.status() in FINISHED]
+        self._over |= {view.folder: view.status() for view in new}
+        return new
+
+    def _count(self) -> str:
+        bad = sum(status != "completed" for status in self._over.values())
+        words = f"{len(self._over)} of {len(self.views)} runs done"
+        return f"{words}, {bad} failed or diverged" if bad else words
+
+    def _tell_sweep(self, *, last: bool = False) -> None:
+        """A line for each run that failed or diverged, and now and then one for all."""
+        now = time.monotonic()
+        fresh = self._newly_over()
+        for view in fresh:
+            if self._over[view.folder] != "completed":
+                self._print(f"{view.name} {self._over[view.folder]}")
+        due = now - self._told >= SUMMARY_SECONDS and len(self._over) > self._told_of
+        if not (last or due):
+            return
+        self._told, self._told_of = now, len(self._over)
+        done = len(self._over) - self._before
+        left = len(self.views) - len(self._over)
+        pace = f", about {clock((now - self._started) / done * left)} left" if done and left else ""
+        self._print(self._count() + pace)
+
+    def _print(self, text: str) -> None:
+        self.console.print(
+            f"{clock(time.monotonic() - self._started):>7}  {text}", highlight=False, soft_wrap=True
+        )
 
     def _line(self, view: RunView, record: dict[str, Any]) -> None:
         found = record["metrics"]
@@ -151,12 +212,10 @@ class Display(AbstractContextManager["Display"]):
             for name in ("on_task", "truncated")
             if name in found
         ]
-        self.console.print(
-            f"{clock(time.monotonic() - self._started):>6}  {view.name:<20} "
-            f"step {record['optimizer_step']:>3}/{view.horizon}  {self.metric} {found.get(self.metric, 0.0):.3f}  "
-            f"tokens {_number(found.get('mean_tokens'), '.0f')}  {'  '.join(rest)}",
-            highlight=False,
-            soft_wrap=True,
+        self._print(
+            f"{view.name:<20} step {record['optimizer_step']:>3}/{view.horizon}  "
+            f"{self.metric} {found.get(self.metric, 0.0):.3f}  "
+            f"tokens {_number(found.get('mean_tokens'), '.0f')}  {'  '.join(rest)}"
         )
 
 
@@ -205,15 +264,15 @@ class Watch:
         """Whether no run is open any more."""
         return not any(view.status() in OPEN for view in self.views.values())
 
-    def table(self) -> Table:
-        """The live table."""
+    def table(self, rows: int = 0) -> Table:
+        """The live table; at most so many rows, 0 for all."""
         views = list(self.views.values())
         done = sum(view.status() == "completed" for view in views)
         tokens = sum(view.costs.get("generated_tokens", 0) for view in views)
         usd = sum(view.costs.get("judge_usd", 0.0) for view in views)
         spent = f", judges {usd:.2f} US$" if usd else ""
         title = f"{self.folder}: {done} of {len(views)} runs done, {tokens:,.0f} tokens generated{spent}"
-        return table_of(views, self.metric, title, wide=True)
+        return table_of(fitting(views, rows) if rows else views, self.metric, title, wide=True)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain data, a run each."""
@@ -227,8 +286,10 @@ def watch(folder: Path, *, metric: str = "", seconds: float = 2.0, once: bool = 
     if once or not sys.stdout.isatty():
         console.print(state.table())
         return
-    with Live(state.table(), console=console, refresh_per_second=2) as live:
+    rows = console.height - 6
+    with Live(state.table(rows), console=console, refresh_per_second=2) as live:
         while not state.over:
             time.sleep(seconds)
             state.refresh()
-            live.update(state.table())
+            live.update(state.table(rows))
+        live.update(state.table())

@@ -242,3 +242,92 @@ def test_a_line_of_a_run_that_counts_no_tokens(capsys):
     said = capsys.readouterr().err
     assert "success 0.500" in said
     assert "tokens -" in said
+
+
+class FakeView:
+    """A run as the display sees it."""
+
+    def __init__(self, number: int) -> None:
+        self.folder, self.name, self.horizon, self.state = (
+            Path(f"run-{number}"),
+            f"grpo seed {number}",
+            2,
+            "absent",
+        )
+        self.new: list[dict] = []
+
+    def refresh(self) -> list[dict]:
+        found, self.new = self.new, []
+        return found
+
+    def status(self) -> str:
+        return self.state
+
+
+def finish(views: list[FakeView], state: str = "completed") -> None:
+    for view in views:
+        view.state = state
+        view.new = [{"optimizer_step": 2, "metrics": {"success": 1.0}}]
+
+
+@pytest.fixture
+def sweep(monkeypatch):
+    """A display of 50 runs, the first 5 finished before it begins; its clock is set by hand."""
+    from harness.watch import Display
+
+    now = [0.0]
+    monkeypatch.setattr("harness.watch.time.monotonic", lambda: now[0])
+    display = Display([], "success")
+    display.views = [FakeView(i) for i in range(50)]
+    finish(display.views[:5])
+    with display:
+        yield display, now
+
+
+def test_a_large_sweep_is_told_as_a_whole_and_now_and_then(sweep, capsys):
+    display, now = sweep
+    finish(display.views[5:10])
+    display([])
+    assert capsys.readouterr().err == ""  # not yet due
+    now[0] = 20.0
+    display([])
+    assert capsys.readouterr().err == "   0:20  10 of 50 runs done, about 2:40 left\n"
+    now[0] = 40.0
+    display([])
+    assert capsys.readouterr().err == ""  # nothing has finished since
+    finish(display.views[10:11], "failed")
+    display([])
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "   0:40  grpo seed 10 failed"
+    assert said[1].startswith("   0:40  11 of 50 runs done, 1 failed or diverged, about")
+
+
+def test_a_large_sweep_ends_with_its_count(sweep, capsys):
+    display, now = sweep
+    finish(display.views[5:])
+    now[0] = 5.0
+    display.__exit__(None, None, None)
+    assert capsys.readouterr().err == "   0:05  50 of 50 runs done\n"
+
+
+def test_a_small_sweep_is_told_by_evaluations(capsys):
+    from harness.watch import Display
+
+    display = Display([], "success")
+    display.views = [FakeView(i) for i in range(3)]
+    finish(display.views)
+    with display:
+        finish(display.views)
+        display([])
+    assert capsys.readouterr().err.count("success 1.000") == 3
+
+
+def test_a_live_table_keeps_what_runs_and_what_failed_in_sight():
+    from harness.watch import fitting
+
+    views = [FakeView(i) for i in range(30)]
+    finish(views[:20])
+    views[7].state, views[25].state = "failed", "running"
+    shown = fitting(views, 4)
+    assert [v.name for v in shown] == [f"grpo seed {i}" for i in (7, 20, 21, 25)]
+    assert fitting(views, 30) == views
