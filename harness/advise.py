@@ -270,7 +270,8 @@ def verdict_of(arm: str, gain: Gain | None, near: Near | None) -> str:
     point = near.regimes.get(arm) if near is not None and near.close else None
     there = 0
     if point is not None:
-        there = {"wins": 1, "only it learns": 1, "loses": -1, "collapses": -1}.get(point["regime"], 0)
+        better, worse = ("wins", "only it learns"), ("loses", "too late", "stuck", "collapses")
+        there = (point["regime"] in better) - (point["regime"] in worse)
     if here > 0 and there > 0:
         return "for"
     if here < 0 and there < 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.claims.measure import arm_times
+from harness.claims.measure import Measured, arm_times
 from harness.claims.results import ArmResult
 from harness.claims.rules import finite, number, span
 from harness.claims.schema import Cell, Claim
@@ -34,9 +34,15 @@ REGIMES = {
     "loses": "slower than the baseline, interval below 1",
     "open": "the interval holds 1",
     "only it learns": "no baseline run reached the threshold, most of its own did",
-    "collapses": "the baseline reached the threshold, most of its own runs did not",
+    "too late": "the baseline reached the threshold, most of its own runs had not yet",
+    "stuck": "the baseline reached the threshold, most of its own runs hardly left their start",
+    "collapses": "the baseline reached the threshold, most of its own runs fell to under half of their best",
     "neither learns": "most runs of both did not reach the threshold",
 }
+NO_RATIO = ("only it learns", "too late", "stuck", "collapses", "neither learns")
+"""Regimes in which a share of runs that reached says more than a ratio of times."""
+STUCK_BELOW = 0.05
+"""A run whose success never rose by more than this from its start is stuck."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,8 @@ def phase_diagram(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> Ph
             share = [f for f in flags if f is not None]
             points.append(
                 Point(
-                    arm, cell.name, cell.factors, cell.task_options, main, exact, regime(main),
+                    arm, cell.name, cell.factors, cell.task_options, main, exact,
+                    regime(main, fates(hacked, claim.endpoint.metric)),
                     sum(share) / len(share) if share else None,
                 )
             )  # fmt: skip
@@ -200,11 +207,30 @@ def phase_diagram(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> Ph
     return Phase(claim.baseline, claim.scale(scale).horizon, cells, tuple(points), exponents)
 
 
-def regime(found: SpeedupResult) -> str:
-    """One word for a comparison: a name of REGIMES."""
+def fate(curve: Sequence[float]) -> str:
+    """How a run that did not reach the threshold ended, from its evaluations: collapses, stuck or too late."""
+    best = max(curve)
+    if best - curve[0] <= STUCK_BELOW:
+        return "stuck"
+    return "collapses" if curve[-1] < best / 2 else "too late"
+
+
+def fates(runs: Sequence[Measured], metric: str) -> list[str]:
+    """Fates of the runs that did not reach the threshold."""
+    return [
+        fate([row["metrics"][metric] for row in m.run.evals])
+        for m in runs
+        if m.run.evals and not m.crossings["optimizer_steps"].event
+    ]
+
+
+def regime(found: SpeedupResult, ends: Sequence[str] = ()) -> str:
+    """One word for a comparison: a name of REGIMES; `ends` are the fates of the treatment's runs."""
     baseline, treatment = (e / max(1, n) for e, n in zip(found.events, found.n, strict=True))
     if treatment <= 0.5:
-        return "collapses" if baseline > 0.5 else "neither learns"
+        if baseline <= 0.5 or not ends:
+            return "neither learns"
+        return max(("collapses", "stuck", "too late"), key=ends.count)
     if baseline == 0:
         return "only it learns"
     if found.low is not None and found.low > 1:
@@ -219,7 +245,7 @@ def speedup_cell(point: Point | None) -> str:
     if point is None:
         return "–"
     main = point.speedup
-    if point.regime in ("only it learns", "collapses", "neither learns"):
+    if point.regime in NO_RATIO:
         return f"{point.regime} ({main.events[1]}/{main.n[1]}, baseline {main.events[0]}/{main.n[0]})"
     if main.estimate is None or not main.has_interval:
         return f"{point.regime}: {main.reason}"
@@ -258,8 +284,13 @@ def _map(phase: Phase, path: Path) -> list[Path]:
     """Arms by cells: colour is the speed-up (blue faster, orange slower), words where there is no ratio."""
     from harness.report.plots import figure, save
 
-    short = {"only it learns": "only it", "collapses": "collapse", "neither learns": "none"}
-    fixed = {"only it learns": 2.0, "collapses": -2.0, "neither learns": 0.0}
+    short = {
+        "only it learns": "only it",
+        "too late": "late",
+        "collapses": "collapse",
+        "neither learns": "none",
+    }
+    fixed = {"only it learns": 2.0, "too late": -1.3, "stuck": -2.0, "collapses": -2.0, "neither learns": 0.0}
     arms, cells = phase.arms, phase.cells
     grid = np.full((len(arms), len(cells)), np.nan)
     with figure(2.6 + 0.62 * len(cells), 1.8 + 0.3 * len(arms)) as (fig, axes):
@@ -281,7 +312,7 @@ def _map(phase: Phase, path: Path) -> list[Path]:
         axes.set_facecolor("#E4E4E4")  # not run
         axes.set_title(f"Speed-up over {phase.baseline}; * interval without 1, grey not run", fontsize=10)
         bar = fig.colorbar(image, ax=axes, ticks=[-2, -1, 0, 1, 2], fraction=0.03)
-        bar.ax.set_yticklabels(["1/4 or collapse", "1/2", "1", "2", "4 or only it"], fontsize=8)
+        bar.ax.set_yticklabels(["1/4, stuck\nor collapse", "1/2", "1", "2", "4 or only it"], fontsize=8)
         return save(fig, path)
 
 
@@ -315,7 +346,9 @@ def _slices(phase: Phase, path: Path) -> list[Path]:
             axes.set_ylim(0.2, 5)
             axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"])
             axes.set_yticks([], minor=True)
-        grid[0][0].set_ylabel(f"speed-up over {phase.baseline} (95%)\n▲ only it learns   ▼ collapses")
+        grid[0][0].set_ylabel(
+            f"speed-up over {phase.baseline} (95%)\n▲ only it learns   ▼ does not get there"
+        )
         grid[0][0].legend(fontsize=8, loc="upper left")
         return save(fig, path)
 
@@ -327,7 +360,7 @@ def _draw(axes: Any, phase: Phase, piece: Slice, arm: str, style: Mapping[str, A
         assert point is not None, "the arm was run at every cell of the slice"
         found, shift = point.speedup, 1 + 0.03 * (index - 1.5)
         at = x * shift if piece.option != "noise" else x + 0.006 * (index - 1.5)
-        if point.regime in ("only it learns", "collapses"):
+        if point.regime in ("only it learns", "too late", "stuck", "collapses"):
             up = point.regime == "only it learns"
             axes.plot(at, 4.5 if up else 0.22, "^" if up else "v", color=style["color"], markersize=7)
         elif found.estimate and found.low is not None and found.high is not None:

@@ -12,7 +12,7 @@ from harness.claims.simulate import simulated_run
 from harness.claims.trend import slope_of
 from harness.claims.verdict import judge
 from harness.errors import UserError
-from harness.ladder.phase import growth, phase_diagram, pictures, regime, slices, tables
+from harness.ladder.phase import fate, growth, phase_diagram, pictures, regime, slices, tables
 from harness.report.tables import to_text
 from harness.reproduce import plan
 from harness.spec import parse_run
@@ -171,8 +171,15 @@ def test_regimes_by_hand():
     assert verdict_of(fast, slow) == "loses"
     assert verdict_of(slow, times(59.0, 63.0, 58.0, 61.0)) == "open"
     assert verdict_of(never, fast) == "only it learns"
-    assert verdict_of(fast, never) == "collapses"
+    assert regime(aft_t(fast, never), ["too late", "collapses", "collapses", "stuck"]) == "collapses"
+    assert regime(aft_t(fast, never), ["too late"] * 3 + ["stuck"]) == "too late"
     assert verdict_of(never, never) == "neither learns"
+
+
+def test_how_a_run_that_did_not_get_there_ended():
+    assert fate([0.0, 0.2, 0.5, 0.7]) == "too late"
+    assert fate([0.0, 0.3, 0.1, 0.14]) == "collapses"
+    assert fate([0.10, 0.14, 0.02]) == "stuck"
 
 
 def test_a_regime_needs_no_runs():
@@ -232,7 +239,7 @@ def test_the_diagram_holds_every_point_with_its_interval(claim, sweep, tmp_path)
     point = phase.point("bot_keep", "fraction-32")
     assert point.regime == "wins"
     assert point.speedup.low < (32 / 8) ** 0.3 < point.speedup.high
-    assert phase.point("pure", "fraction-16").regime == "collapses"
+    assert phase.point("pure", "fraction-16").regime == "stuck"
     assert phase.point("bot_keep", "hackable").hacked == 1.0
     assert phase.point("dapo", "noise-0.3") is None
     exponents = phase.exponents["steps (outcome=fraction)"]
@@ -240,8 +247,8 @@ def test_the_diagram_holds_every_point_with_its_interval(claim, sweep, tmp_path)
     assert exponents["bot_keep"].high < exponents["grpo"].low
     data = json.loads(json.dumps(phase.to_json(), allow_nan=False))
     assert data["points"][0]["task_options"]["outcome"] == "fraction"
-    speed, grown = (to_text(found, 200) for found in tables(phase))
-    assert "collapses" in speed
+    speed, grown = (to_text(found, 900) for found in tables(phase))
+    assert "stuck (0/4" in speed
     assert "steps = a H^exponent" in grown
     files = pictures(phase, tmp_path)
     assert {p.name for p in files} == {
