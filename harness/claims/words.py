@@ -49,11 +49,14 @@ def ratio_words(pair: ComparisonResult, axis: str = "optimizer_steps") -> str:
     )
 
 
+def signed_limits(low: float | None, high: float | None) -> str:
+    """Limits in words; both signs may occur, open ends are said."""
+    return "no interval" if low is None or high is None else f"{number(low)} to {number(high)}"
+
+
 def signed_span(found: Difference) -> str:
-    """The interval of a difference in words; both signs may occur, open ends are said."""
-    if found.low is None or found.high is None:
-        return "no interval"
-    return f"{number(found.low)} to {number(found.high)}"
+    """The interval of a difference in words."""
+    return signed_limits(found.low, found.high)
 
 
 def difference_words(pair: ComparisonResult) -> str:

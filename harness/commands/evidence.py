@@ -102,14 +102,24 @@ class ReportOptions:
     """Options of `harness report`."""
 
     folders: Annotated[list[str], typer.Argument(help="Run, results or evidence folders.")]
-    format: Annotated[str, typer.Option(help="md, latex, html or json.")] = "md"
+    format: Annotated[str, typer.Option(help="md, latex, html or json; of a study also text.")] = "md"
     out: Annotated[
-        str, typer.Option(help="Folder for the report; `report` in the first folder by default.")
+        str,
+        typer.Option(help="Folder for the report; `report` in the first folder of runs by default."),
     ] = ""
 
 
 def report(options: ReportOptions) -> None:
-    """Write a report with tables and pictures: Markdown, LaTeX, self-contained HTML or JSON."""
+    """Write a report with tables and pictures: Markdown, LaTeX, self-contained HTML or JSON.
+
+    Of published evidence, without --out, the study table is printed: what every claim came to.
+    """
+    from harness.report.study import is_published, study_text
+
+    folders = [Path(folder) for folder in options.folders]
+    if not options.out and all(map(is_published, folders)):
+        print(study_text(folders, options.format), end="")
+        return
     from harness.report.build import report as run
 
     print(run(options.folders, options.format, options.out or None))

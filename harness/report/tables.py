@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +15,14 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, and whether its cells line up right (numbers) or left."""
+    """A column: its heading, and whether its cells line up right (numbers) or left.
+
+    One with a `width` (of LaTeX, "4cm") holds running text: it wraps there, and line breaks are kept everywhere.
+    """
 
     name: str
     align: Literal["left", "right"] = "left"
+    width: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,21 @@ def markdown_escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
+def _broken(clean: Callable[[str], str], cell: Cell, column: Column, mark: str) -> str:
+    """A cell's text; line breaks become `mark` in a column of running text."""
+    text = text_of(cell)
+    return mark.join(map(clean, text.split("\n"))) if column.width else clean(text)
+
+
 def to_markdown(found: Table) -> str:
     """A pipe table; pipes and line breaks in cells are escaped."""
     clean = markdown_escape
     lines = [f"**{clean(found.caption)}**", ""] if found.caption else []
     lines.append("| " + " | ".join(clean(column.name) for column in found.columns) + " |")
     lines.append("|" + "|".join("--:" if c.align == "right" else ":--" for c in found.columns) + "|")
-    lines += ["| " + " | ".join(clean(text_of(cell)) for cell in row) + " |" for row in found.rows]
+    for row in found.rows:
+        cells = [_broken(clean, cell, c, "<br>") for cell, c in zip(row, found.columns, strict=True)]
+        lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *(f"{clean(note)}  " for note in found.notes)] if found.notes else []
     return "\n".join(lines) + "\n"
 
@@ -114,14 +126,20 @@ def latex_escape(text: str) -> str:
 
 def to_latex(found: Table) -> str:
     r"""A booktabs table; needs \usepackage{booktabs} only."""
-    layout = "".join("r" if column.align == "right" else "l" for column in found.columns)
+    layout = "".join(
+        f"p{{{c.width}}}" if c.width else "r" if c.align == "right" else "l" for c in found.columns
+    )
     lines = [r"\begin{table}", r"\centering"]
     if found.caption:
         lines.append(rf"\caption{{{latex_escape(found.caption)}}}")
     lines += [rf"\label{{tab:{found.name}}}", rf"\begin{{tabular}}{{{layout}}}", r"\toprule"]
     lines.append(" & ".join(latex_escape(column.name) for column in found.columns) + r" \\")
     lines.append(r"\midrule")
-    lines += [" & ".join(latex_escape(text_of(cell)) for cell in row) + r" \\" for row in found.rows]
+    for row in found.rows:
+        cells = [
+            _broken(latex_escape, cell, c, r"\newline ") for cell, c in zip(row, found.columns, strict=True)
+        ]
+        lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\par\footnotesize {latex_escape(note)}" for note in found.notes]
     lines.append(r"\end{table}")
@@ -140,7 +158,7 @@ def to_html(found: Table) -> str:
             sort, title = "", ""
             if isinstance(cell, int | float) and not isinstance(cell, bool):
                 sort, title = f' data-sort="{cell!r}"', f' title="{cell!r}"'
-            text = html.escape(text_of(cell))
+            text = _broken(html.escape, cell, column, "<br>")
             tag = f'th scope="row" class="{column.align}"' if i == 0 else f'td class="{column.align}"'
             cells.append(f"<{tag}{sort}{title}>{text}</{tag[:2]}>")
         body.append("<tr>" + "".join(cells) + "</tr>")
