@@ -76,7 +76,15 @@ def archive(out: Path, published: Path) -> Path:
     for name in KEPT:
         if (out / name).exists():
             shutil.copyfile(out / name, target / name)
-    manifests = [{**run.manifest, "status": run.status, "reason": run.reason} for run in runs]
+    manifests = [
+        {
+            **run.manifest,
+            "status": run.status,
+            "reason": run.reason,
+            **({"mismatch": dict(run.mismatch)} if run.mismatch else {}),
+        }
+        for run in runs
+    ]
     write_json(target / "manifests.json", manifests)
     pq.write_table(pa.Table.from_pylist(tidy_rows(runs)), target / "evaluations.parquet", compression="zstd")
     return target

@@ -33,6 +33,18 @@ class RunRecord:
     timings: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    mismatch: Mapping[str, float] = field(default_factory=dict)
+
+
+def mismatch_words(found: Mapping[str, float]) -> list[str]:
+    """A warning about a run whose sampler and trainer disagreed by more than its limit; none for other runs."""
+    if not found:
+        return []
+    return [
+        f"sampler and trainer disagreed by up to {found['worst']:.3g} nats a token on average (limit "
+        f"{found['limit']:g}), in {found['over']:g} of {found['rollouts']:g} rollouts, first at optimizer step "
+        f"{found['first_step']:g}: doubt this run"
+    ]
 
 
 def read_json(path: Path, problems: list[str]) -> dict[str, Any]:
@@ -164,6 +176,8 @@ def load_run(path: Path, *, with_steps: bool = True) -> RunRecord:
     evals = _rows_in_force(path / "evals.jsonl", problems)
     if not evals:
         problems.append("no evaluation was recorded")
+    mismatch = status.get("mismatch") or {}
+    problems += mismatch_words(mismatch)
     return RunRecord(
         run_id=str(manifest.get("run_id", path.name)),
         path=path,
@@ -179,6 +193,7 @@ def load_run(path: Path, *, with_steps: bool = True) -> RunRecord:
         timings=_rows_in_force(path / "timings.jsonl", problems),
         problems=problems,
         manifest=manifest,
+        mismatch=mismatch,
     )
 
 
@@ -201,6 +216,7 @@ def load_archive(folder: Path) -> list[RunRecord]:
         algorithm = str((spec.get("algorithm") or {}).get("name", "unknown"))
         own = sorted(rows.get(manifest["run_id"], []), key=lambda row: row["optimizer_step"])
         timed = [row for row in own if row.get("train_seconds") is not None]
+        mismatch = manifest.get("mismatch") or {}
         out.append(
             RunRecord(
                 run_id=manifest["run_id"], path=folder / manifest["run_id"],
@@ -211,7 +227,8 @@ def load_archive(folder: Path) -> list[RunRecord]:
                     {"optimizer_step": row["optimizer_step"], "phase": "eval", "seconds": row["train_seconds"]}
                     for row in timed
                 ],
-                problems=[] if own else ["no evaluation was recorded"], manifest=manifest,
+                problems=[*([] if own else ["no evaluation was recorded"]), *mismatch_words(mismatch)],
+                manifest=manifest, mismatch=mismatch,
             )
         )  # fmt: skip
     return out

@@ -68,7 +68,7 @@ def run_job(job: Job, should_stop: Callable[[], bool] = lambda: False) -> str:
             parts = build(spec)
             trainer = Trainer(parts, writer, stopping, lambda: job.asked("pause"))
             status, reason = trainer.run()
-            notes = {"damaged_checkpoints": d} if (d := trainer.damaged_checkpoints) else {}
+            notes = trainer.notes
     except Exception as error:  # noqa: BLE001 - whatever ends one run is recorded, and the others go on
         status, reason = explain(error)
         with contextlib.suppress(OSError):  # the disk may be full

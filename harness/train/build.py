@@ -19,6 +19,7 @@ from harness.train.costs import Costs
 from harness.train.facade import MeteredModels
 from harness.train.load import load_policy
 from harness.train.loop import Parts
+from harness.train.mismatch import check_mismatch
 from harness.train.prompts import PromptCodec
 from harness.train.rollout import Generator
 from harness.train.sampler import NativeSampler
@@ -78,6 +79,7 @@ def check(spec: RunSpec) -> tuple[Algorithm, Task]:
         algorithm.check(setting)
     except ConfigError as error:
         raise UserError(str(error)) from None
+    check_mismatch(spec)
     return algorithm, task
 
 

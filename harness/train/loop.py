@@ -19,6 +19,7 @@ from harness.train import checkpoint
 from harness.train.costs import Costs
 from harness.train.evaluation import evaluate
 from harness.train.facade import MeteredModels
+from harness.train.mismatch import MismatchMeter, corrected, flag_note, flagged
 from harness.train.policy import completion_logprobs, micro_batches
 from harness.train.prompts import PromptCodec
 from harness.train.reduction import Reducer
@@ -60,6 +61,7 @@ class Progress:
     crossed: int = 0
     crossed_at: int = -1
     history: list[float] = field(default_factory=list)
+    mismatch: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -168,17 +170,21 @@ class Trainer:
             reward_range=parts.task.outcome_range,
             device=next(parts.model.parameters()).device,
         )
-        batch, credit = self._credit(batch)
+        meter = MismatchMeter(spec.train.importance_cap)
+        batch, credit = self._credit(batch, meter)
         record.update(credit)
         record["refused_groups"] = float(rollout.refused_groups)
-        record.update(self._update(batch))
+        record.update(self._update(batch, meter))
+        record.update(self._mismatch(meter))
         return record
 
-    def _credit(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """Old log-probs, extra forwards, advantages and selection."""
+    def _credit(self, batch: Batch, meter: MismatchMeter | None = None) -> tuple[Batch, dict[str, float]]:
+        """Old log-probs (measured against the sampler's), extra forwards, advantages and selection."""
         algorithm, models = self.parts.algorithm, self.parts.models
         if self.spec.train.old_logprobs == "recompute":
             batch = batch.replace(old_logprobs=models.logprobs(batch))
+            if meter is not None:
+                meter.add(batch.old_logprobs, batch.sampling_logprobs, batch.completion_mask)
         with torch.no_grad():
             batch = algorithm.prepare(batch, models)
             batch = batch.replace(advantages=algorithm.advantages(batch).detach())
@@ -189,21 +195,42 @@ class Trainer:
         record["trained_completions"] = float(len(batch))
         return batch, record
 
-    def _update(self, batch: Batch) -> dict[str, float]:
+    def _mismatch(self, meter: MismatchMeter) -> dict[str, float]:
+        """What a rollout's meter found, and whether it passed the limit; empty where nothing was measured."""
+        found, step = meter.metrics(), self.progress.optimizer_step
+        if not found:
+            return {}
+        if not math.isfinite(found["mismatch_max"]):
+            raise Diverged(f"a sampled token has a log-prob that is not finite at optimizer step {step}")
+        limit = self.spec.train.mismatch_limit
+        self.progress.mismatch = flagged(self.progress.mismatch, found["mismatch_mean"], limit, step)
+        return {**found, "mismatch_flag": float(found["mismatch_mean"] > limit)}
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the status record holds beside status and reason: damaged checkpoints, a passed mismatch limit."""
+        damaged = {"damaged_checkpoints": d} if (d := self.damaged_checkpoints) else {}
+        return {**damaged, **flag_note(self.progress.mismatch, self.spec.train.mismatch_limit)}
+
+    def _update(self, batch: Batch, meter: MismatchMeter) -> dict[str, float]:
         """The optimizer steps on one batch, each on its own share of the rows."""
         updates = self.spec.train.updates_per_rollout
         rows = torch.arange(len(batch))
         if updates > 1:
             order = numpy_generator("update", self.spec.seeds.of("sampling"), self.progress.rollout)
             rows = torch.from_numpy(order.permutation(len(batch)))
+        # another engine's log-probs that were not recomputed are measured by the first update's own forward
+        unmeasured = self.spec.sampler.name != "native" and self.spec.train.old_logprobs == "sampler"
         records = []
         for share in torch.chunk(rows, updates):
-            records.append(self._optimizer_step(batch.rows(share)))
+            live = meter if unmeasured and not records else None
+            records.append(self._optimizer_step(batch.rows(share), live))
         self._count_steps(updates - len(records))  # fewer rows than updates: the rest is spent idle
         return {name: float(np.mean([r[name] for r in records])) for name in records[0]}
 
-    def _optimizer_step(self, batch: Batch) -> dict[str, float]:
-        reducer = Reducer(batch)
+    def _optimizer_step(self, batch: Batch, meter: MismatchMeter | None = None) -> dict[str, float]:
+        """One step of the optimizer on these rows; `meter` measures the live log-probs against the sampler's."""
+        reducer, cap = Reducer(batch), self.spec.train.importance_cap
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
         for rows in micro_batches(batch.lengths, self.spec.train.micro_batch_size):
@@ -219,7 +246,9 @@ class Trainer:
             tokens = int(part.prompt_mask.sum() + part.completion_mask.sum())
             self.parts.costs.forward_tokens += tokens
             self.parts.costs.backward_tokens += tokens
-            terms = self.parts.algorithm.loss(logprobs, part)
+            if meter is not None:
+                meter.add(logprobs, part.sampling_logprobs, part.completion_mask)
+            terms = corrected(self.parts.algorithm.loss(logprobs, part), part, cap)
             values = reducer.values(terms, rows)
             loss = torch.stack([values[name] * term.weight for name, term in terms.items()]).sum()
             if not torch.isfinite(loss):
