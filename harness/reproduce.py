@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from harness.claims.schema import Arm, Claim, Scale, parse_claim
 from harness.errors import EnvironmentProblem, UserError
 from harness.names import did_you_mean, lookup
-from harness.spec import RunSpec, TrainSpec, parse_run, parse_value
+from harness.spec import ModelSpec, RunSpec, SamplerSpec, TrainSpec, apply_settings, parse_run, parse_value
 from harness.store.writer import read_json, write_json
 from harness.sweep.jobs import Job, job_for
 
@@ -41,12 +41,18 @@ SETTINGS: dict[str, str] = {
     "stop.rule": "stop_rule",
 }
 """Settings of a run that a claim's scale keeps under a name of its own."""
+SECTIONS: dict[str, tuple[str, frozenset[str]]] = {
+    "train": ("train", frozenset(TrainSpec.model_fields)),
+    "sampler": ("sampler", frozenset(SamplerSpec.model_fields)),
+    "model": ("model_settings", frozenset(ModelSpec.model_fields) - {"name", "weights"}),
+}
+"""Sections of a run that a claim's scale keeps whole: their name there, and their keys."""
 
 
 def amend(claim: Claim, scale: str, settings: Sequence[str]) -> Claim:
     """The claim with settings changed at one scale: another definition, with another hash.
 
-    `train.*`, `evaluation.*`, `task.recipe`, `task.options.*`, `model.name`, `stop.rule`, and
+    `train.*`, `sampler.*`, `model.*`, `evaluation.*`, `task.recipe`, `task.options.*`, `stop.rule`, and
     `arms.NAME.OPTION` for one arm; UserError for any other key.
     """
     claim.scale(scale)
@@ -61,8 +67,8 @@ def amend(claim: Claim, scale: str, settings: Sequence[str]) -> Claim:
         head, _, rest = key.partition(".")
         if key in SETTINGS:
             part[SETTINGS[key]] = parse_value(text)
-        elif head == "train" and rest in TrainSpec.model_fields:
-            part["train"][rest] = parse_value(text)
+        elif head in SECTIONS and rest.partition(".")[0] in SECTIONS[head][1]:
+            part[SECTIONS[head][0]] = apply_settings(part[SECTIONS[head][0]], [f"{rest}={text}"])
         elif key.startswith("task.options."):
             part["task_options"][key.removeprefix("task.options.")] = parse_value(text)
         elif head == "arms" and rest.count(".") == 1:
@@ -72,7 +78,7 @@ def amend(claim: Claim, scale: str, settings: Sequence[str]) -> Claim:
         else:
             known = [
                 *SETTINGS,
-                *(f"train.{name}" for name in TrainSpec.model_fields),
+                *(f"{section}.{name}" for section, (_, names) in SECTIONS.items() for name in sorted(names)),
                 "task.options.NAME",
                 "arms.ARM.OPTION",
             ]
@@ -131,7 +137,7 @@ def run_spec(claim: Claim, scale_name: str, arm: Arm, seed: int, plugins: Sequen
                 "options": {**scale.task_options, **arm.task_options},
                 "recipe": arm.recipe or scale.recipe or "",
             },
-            "model": {"name": arm.model or scale.model},
+            "model": {"name": arm.model or scale.model, **scale.model_settings, **arm.model_settings},
             "train": {
                 **scale.train,
                 **arm.train,
@@ -142,11 +148,45 @@ def run_spec(claim: Claim, scale_name: str, arm: Arm, seed: int, plugins: Sequen
                 "prompts": scale.eval_prompts,
                 "samples": scale.eval_samples,
             },
+            "sampler": scale.sampler,
             "stop": stop,
             "seeds": {"seed": seed + arm.seed_offset},
             "plugins": list(plugins),
         }
     )
+
+
+def train_line(spec: Mapping[str, Any]) -> list[str]:
+    """The words of the `harness train` command that makes the run of a specification: the same run id.
+
+    Only what differs from that command's own defaults is spelled out; the weights are pinned by the command.
+    """
+    own = parse_run({"algorithm": {"name": spec["algorithm"]["name"]}}).model_dump(mode="json")
+    words = ["harness", "train", "--algorithm", spec["algorithm"]["name"], "--task", spec["task"]["name"]]
+    words += ["--model", spec["model"]["name"], "--seeds", str(spec["seeds"]["seed"])]
+    words += [word for plugin in spec["plugins"] for word in ("--plugin", plugin)]
+    said = {"algorithm": {"name"}, "task": {"name"}, "model": {"name", "weights"}, "seeds": {"seed"}}
+    for section, values in spec.items():
+        if section == "plugins":
+            continue
+        if not isinstance(values, Mapping):
+            words += _setting(section, values, own[section])
+            continue
+        before = own.get(section, {})
+        for key, value in values.items():
+            if key == "options":
+                words += [w for name, v in value.items() for w in _setting(f"{section}.options.{name}", v)]
+            elif key not in said.get(section, ()):
+                words += _setting(f"{section}.{key}", value, before.get(key))
+    return words
+
+
+def _setting(key: str, value: Any, default: Any = None) -> list[str]:
+    """`--set key=value` where the value is not the default; text that would be read as another value is quoted."""
+    if value == default:
+        return []
+    plain = value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)
+    return ["--set", f"{key}={plain}"]
 
 
 def plan(

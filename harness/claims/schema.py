@@ -35,6 +35,7 @@ class Arm(Strict):
     task_options: dict[str, Any] = {}
     recipe: str | None = None
     model: str | None = None
+    model_settings: dict[str, Any] = {}
     horizon_fraction: float = Field(default=1.0, gt=0, le=1)
     factors: dict[str, str | float] = {}
     seed_offset: Annotated[int, Field(ge=0)] = 0
@@ -179,10 +180,16 @@ class ArmSettings(Strict):
     task_options: dict[str, Any] = {}
     recipe: str | None = None
     model: str | None = None
+    model_settings: dict[str, Any] = {}
 
 
 class Scale(Strict):
-    """Everything a run needs at one scale; `train` holds the trainer's settings by their own names."""
+    """Everything a run needs at one scale.
+
+    `train`, `sampler` and `model_settings` hold settings of the trainer, the sampler and the model by their own
+    names. `published_settings` says of settings (`train.learning_rate`, `algorithm.options.epsilon_low`) which
+    source states them, `chosen` why the others are what they are; a setting in neither is chosen.
+    """
 
     model: str
     task: str
@@ -195,8 +202,12 @@ class Scale(Strict):
     seeds: Positive | None = None
     stop_rule: Literal["none", "sustained"] = "none"
     train: dict[str, Any] = {}
+    sampler: dict[str, Any] = {}
+    model_settings: dict[str, Any] = {}
     arm_options: dict[str, dict[str, Any]] = {}
     arm_settings: dict[str, ArmSettings] = {}
+    published_settings: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     arms: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -243,6 +254,7 @@ class Claim(Strict):
     tuning_seeds: tuple[int, ...] = ()
     paired: bool = False
     deviations: tuple[str, ...] = ()
+    not_at: dict[str, str] = {}
     scales: dict[str, Scale]
 
     @model_validator(mode="after")
@@ -252,9 +264,10 @@ class Claim(Strict):
             raise ValueError(f"arms: names must differ, got {names}")
         used = [self.baseline]
         used += [name for pair in self.comparisons for name in (pair.treatment, pair.baseline)]
-        for label, scale in self.scales.items():
+        for label in (*self.scales, *self.not_at):
             if label not in SCALES:
                 raise ValueError(did_you_mean("scale", label, SCALES))
+        for scale in self.scales.values():
             used += [*scale.arm_options, *scale.arm_settings, *scale.arms]
         used += [name for cell in self.cells for name in cell.arms]
         slopes = self.endpoint.slopes if isinstance(self.endpoint, Trend) else ()
@@ -278,7 +291,9 @@ class Claim(Strict):
         return self
 
     def scale(self, name: str) -> Scale:
-        """The settings at a scale; UserError where the claim has none."""
+        """The settings at a scale; UserError where the claim has none, with its reason where it gives one."""
+        if name in self.not_at and name not in self.scales:
+            raise UserError(f"claim {self.name!r} has no scale {name!r}: {self.not_at[name]}")
         if name not in self.scales:
             raise UserError(f"claim {self.name!r} has " + did_you_mean("scale", name, self.scales))
         return self.scales[name]
@@ -310,6 +325,7 @@ class Claim(Strict):
                 "task_options": {**arm.task_options, **own.task_options},
                 "recipe": own.recipe or arm.recipe,
                 "model": own.model or arm.model,
+                "model_settings": {**arm.model_settings, **own.model_settings},
             }
         )
 
@@ -375,12 +391,13 @@ class Claim(Strict):
         """Canonical JSON of what was fixed before the first run; with `scale`, of that scale alone.
 
         What decides a verdict is always spelled out; other fields only where they differ from their
-        default, so that a field added by a later harness leaves older definitions as they were.
+        default, so that a field added by a later harness leaves older definitions as they were. Why a claim
+        has no run at a scale (`not_at`) is no part of it.
         """
         decisive = self.model_dump(mode="json", include=DECISIVE)
         if decisive["endpoint"].get("axis") == "optimizer_steps":
             del decisive["endpoint"]["axis"]
-        body = {**self.model_dump(mode="json", exclude_defaults=True), **decisive}
+        body = {**self.model_dump(mode="json", exclude_defaults=True, exclude={"not_at"}), **decisive}
         if scale is not None:
             self.scale(scale)
             body["scales"] = {scale: body["scales"][scale]}

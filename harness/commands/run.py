@@ -93,7 +93,7 @@ def run_jobs(jobs: Sequence[Job], options: RunOptions, *, metric: str, title: st
 
 
 def _dry_run(plan: Plan, options: RunOptions) -> None:
-    from harness.reproduce import estimate
+    from harness.reproduce import estimate, train_line
     from harness.sweep.local import default_parallel, run_local
 
     prepare_tasks(plan.jobs)
@@ -111,18 +111,7 @@ def _dry_run(plan: Plan, options: RunOptions) -> None:
         )
         return
     for job in plan.jobs:
-        spec = job.spec
-        settings = [f"algorithm.options.{k}={v}" for k, v in spec["algorithm"]["options"].items()]
-        settings += [f"train.{k}={v}" for k, v in spec["train"].items()]
-        words = [
-            "harness",
-            "train",
-            "--algorithm",
-            spec["algorithm"]["name"],
-            "--seeds",
-            str(spec["seeds"]["seed"]),
-        ]
-        print(" ".join(map(shlex.quote, words)), *(f"--set {shlex.quote(s)}" for s in settings))
+        print(shlex.join(train_line(job.spec)))
     print(
         f"{len(runs)} runs, {parallel} at a time; at most {cost['tokens']:,} generated tokens and "
         f"{cost['minutes']:.0f} minutes at the probe's pace of {cost['seconds_per_step']} s a step"
@@ -255,26 +244,9 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
 def train(options: TrainOptions) -> int:
     """Train one algorithm on one task, a run a seed."""
     _check_options(options)
-    from harness.registry import load_plugin
-    from harness.reproduce import seed_list
-    from harness.spec import apply_settings, parse_run
     from harness.store.writer import read_status
-    from harness.sweep.jobs import job_for
 
-    plugins = [str(Path(p).resolve()) for p in options.plugin or []]
-    for plugin in plugins:
-        load_plugin(Path(plugin))
-    value = {
-        "algorithm": {"name": options.algorithm},
-        "task": {"name": options.task},
-        "model": {"name": options.model},
-        "plugins": plugins,
-    }
-    root = Path(options.out) if options.out else Path("results/runs") / f"train-{options.task}"
-    jobs = [
-        job_for(parse_run(apply_settings({**value, "seeds": {"seed": seed}}, options.settings or [])), root)
-        for seed in seed_list(options.seeds)
-    ]
+    jobs = train_jobs(options)
     _check_specs(jobs)
     if options.dry_run:
         print_json([job.spec for job in jobs])
@@ -290,8 +262,32 @@ def train(options: TrainOptions) -> int:
         for row in rows:
             print(f"{row['status']:<10} {row['folder']}  {row['reason']}")
     if any(row["status"] == "failed" for row in rows):
+        root = Path(jobs[0].folder).parent
         raise RunsFailed(f"runs failed: see the reasons above and error.log in {root}")
     return 0
+
+
+def train_jobs(options: TrainOptions) -> list[Job]:
+    """The runs that `harness train` would make, a job a seed; UserError for a setting that cannot be read."""
+    from harness.registry import load_plugin
+    from harness.reproduce import seed_list
+    from harness.spec import apply_settings, parse_run
+    from harness.sweep.jobs import job_for
+
+    plugins = [str(Path(p).resolve()) for p in options.plugin or []]
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    value = {
+        "algorithm": {"name": options.algorithm},
+        "task": {"name": options.task},
+        "model": {"name": options.model},
+        "plugins": plugins,
+    }
+    root = Path(options.out) if options.out else Path("results/runs") / f"train-{options.task}"
+    return [
+        job_for(parse_run(apply_settings({**value, "seeds": {"seed": seed}}, options.settings or [])), root)
+        for seed in seed_list(options.seeds)
+    ]
 
 
 def add(app: typer.Typer) -> None:

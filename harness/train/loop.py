@@ -221,7 +221,7 @@ class Trainer:
             rows = torch.from_numpy(order.permutation(len(batch)))
         # another engine's log-probs that were not recomputed are measured by the first update's own forward
         unmeasured = self.spec.sampler.name != "native" and self.spec.train.old_logprobs == "sampler"
-        records = []
+        records: list[dict[str, float]] = []
         for share in torch.chunk(rows, updates):
             live = meter if unmeasured and not records else None
             records.append(self._optimizer_step(batch.rows(share), live))
