@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from harness.train.adapters import weight_of
+
 
 class Decoder(Protocol):
     """Reads prompts once, then one token a row at a time."""
@@ -85,16 +87,16 @@ class FusedDecoder:
                 bias = torch.cat([p.bias for p in projections])
             self.layers.append(
                 _Layer(
-                    qkv=torch.cat([p.weight for p in projections]) * layer.input_layernorm.weight,
+                    qkv=torch.cat([weight_of(p) for p in projections]) * layer.input_layernorm.weight,
                     qkv_bias=bias,
-                    out=attention.o_proj.weight,
-                    gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+                    out=weight_of(attention.o_proj),
+                    gate_up=torch.cat([weight_of(mlp.gate_proj), weight_of(mlp.up_proj)])
                     * layer.post_attention_layernorm.weight,
-                    down=mlp.down_proj.weight,
+                    down=weight_of(mlp.down_proj),
                 )
             )
         self.embedding = self.model.get_input_embeddings().weight
-        self.head = self.model.get_output_embeddings().weight * self.model.model.norm.weight
+        self.head = weight_of(self.model.get_output_embeddings()) * self.model.model.norm.weight
 
     @torch.no_grad()
     def start(
@@ -105,7 +107,7 @@ class FusedDecoder:
         room: int,
     ) -> Float[Tensor, "B V"]:
         prompts, width = prompt_ids.shape
-        shape = (prompts, self.kv_heads, width + room, self.head_size)
+        shape = (prompts, self.kv_heads, width, self.head_size)
         self.keys = [self.embedding.new_zeros(shape) for _ in self.layers]
         self.values = [self.embedding.new_zeros(shape) for _ in self.layers]
         self.used = 0
@@ -119,19 +121,20 @@ class FusedDecoder:
             mask = ((causal & prompt_mask[:, None, :]) | own)[:, None]
         hidden = self._forward(prompt_ids, positions, mask)[:, -1]
         rows = torch.repeat_interleave(torch.arange(prompts, device=prompt_ids.device), counts)
-        self.next_position = positions[:, -1] + 1
-        self.pad = ~prompt_mask if padded else None
-        self._room = room
-        self.keep(rows)
+        self.next_position = (positions[:, -1] + 1)[rows]
+        self.bias = None
+        if padded:
+            self.bias = self.embedding.new_zeros(len(rows), 1, 1, width + room)
+            self.bias[..., :width].masked_fill_(~prompt_mask[rows, None, None], -torch.inf)
+        for cache in (self.keys, self.values):
+            for i, prefilled in enumerate(cache):
+                cache[i] = prefilled.new_empty(len(rows), self.kv_heads, width + room, self.head_size)
+                cache[i][:, :, :width] = prefilled[rows]
         return F.linear(hidden, self.head)[rows]
 
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-        mask = None
-        if self.pad is not None:
-            seen = torch.ones(len(tokens), self.used + 1, dtype=torch.bool, device=tokens.device)
-            seen[:, : self.pad.shape[1]] = ~self.pad
-            mask = seen[:, None, None, :]
+        mask = None if self.bias is None else self.bias[..., : self.used + 1]
         hidden = self._forward(tokens[:, None], self.next_position[:, None], mask)[:, -1]
         self.next_position = self.next_position + 1
         return F.linear(hidden, self.head)
@@ -139,12 +142,13 @@ class FusedDecoder:
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         for cache in (self.keys, self.values):
             for i, old in enumerate(cache):
-                new = old.new_empty(len(rows), *old.shape[1:])
-                new[:, :, : self.used] = old[rows, :, : self.used]
-                cache[i] = new
+                # in place: memory that is new to the process costs more than the copy
+                kept = old[rows, :, : self.used]
+                cache[i] = old[: len(rows)]
+                cache[i][:, :, : self.used] = kept
         self.next_position = self.next_position[rows]
-        if self.pad is not None:
-            self.pad = self.pad[rows]
+        if self.bias is not None:
+            self.bias = self.bias[rows]
 
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         half = x.shape[-1] // 2
@@ -159,15 +163,16 @@ class FusedDecoder:
         first, last = self.used, self.used + steps
         x = self.embedding[ids]
         size = (self.embedding.shape[1],)
-        split = [self.heads, self.kv_heads, self.kv_heads]
+        split = [self.heads + self.kv_heads, self.kv_heads]
         for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
             normed = F.rms_norm(x, size, eps=self.epsilon)
             joint = F.linear(normed, layer.qkv, layer.qkv_bias)
-            q, k, v = joint.view(rows, steps, sum(split), self.head_size).transpose(1, 2).split(split, dim=1)
-            keys[:, :, first:last] = self._rotate(k, cos, sin)
+            qk, v = joint.view(rows, steps, sum(split), self.head_size).transpose(1, 2).split(split, dim=1)
+            rotated = self._rotate(qk, cos, sin)
+            keys[:, :, first:last] = rotated[:, self.heads :]
             values[:, :, first:last] = v
             attended = F.scaled_dot_product_attention(
-                self._rotate(q, cos, sin),
+                rotated[:, : self.heads],
                 keys[:, :, :last],
                 values[:, :, :last],
                 attn_mask=mask,
