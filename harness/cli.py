@@ -8,6 +8,7 @@ import sys
 import typer
 
 from harness import __version__
+from harness.commands import benchmark as benchmark_commands
 from harness.commands import credit as credit_commands
 from harness.commands import evidence as evidence_commands
 from harness.commands import inspect as inspect_commands
@@ -29,6 +30,7 @@ measure_commands.add(app)
 evidence_commands.add(app)
 credit_commands.add(app)
 sweep_commands.add(app)
+benchmark_commands.add(app)
 
 
 def _version(value: bool) -> None:

@@ -1,35 +1,35 @@
-"""How the time of each algorithm's advantages grows with the number of tokens: `python -m harness.benchmark_advantages`."""
+"""How the time of each algorithm's advantages grows with the number of tokens."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
 
 from algorithms.base import Algorithm, Batch
 from harness import registry
-from harness.names import lookup
+from harness.benchmark.fit import Exponent, exponent
 
 __all__ = ["Scaling", "batch_of", "measure", "scaling_of"]
 
 SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
+QUICK_SIZES = (2_000, 8_000, 32_000)
 TOKENS_PER_COMPLETION = 250
 GROUP_SIZE = 8
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Seconds at each number of tokens, and the exponent of the fitted power law (1 is linear)."""
+    """Seconds of processor time at each number of tokens, and the fitted power law (exponent 1 is linear)."""
 
     name: str
     tokens: tuple[int, ...]
     seconds: tuple[float, ...]
-    exponent: float
+    exponent: Exponent
 
 
 def batch_of(tokens: int, *, length: int = TOKENS_PER_COMPLETION, seed: int = 0) -> Batch:
@@ -77,31 +77,24 @@ def measure(compute: Callable[[], object], *, repeats: int = 5) -> float:
 
 
 def scaling_of(algorithm: Algorithm, sizes: Sequence[int] = SIZES, *, repeats: int = 5) -> Scaling:
-    """Times the advantages of one algorithm over `sizes` and fits log seconds = a + exponent x log tokens."""
+    """Times the advantages of one algorithm over `sizes` and fits a power law."""
     tokens, seconds = [], []
     for size in sizes:
         batch = batch_of(size)
         algorithm.advantages(batch)  # the first call pays for allocation
         tokens.append(int(batch.completion_mask.sum()))
         seconds.append(measure(partial(algorithm.advantages, batch), repeats=repeats))
-    exponent = float(np.polyfit(np.log(tokens), np.log(seconds), 1)[0])
-    return Scaling(algorithm.name, tuple(tokens), tuple(seconds), exponent)
+    return Scaling(algorithm.name, tuple(tokens), tuple(seconds), exponent(tokens, seconds))
 
 
-def main() -> None:
-    """Prints one line an algorithm: seconds at each size, and the exponent."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="algorithms (all when none is named)")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    known = registry.algorithms()
-    print(f"{'algorithm':22s}" + "".join(f"{size:>12,d}" for size in SIZES) + "   exponent")
-    for name in arguments.names or sorted(known):
-        found = scaling_of(lookup("algorithm", name, known)())
-        times = "".join(f"{second * 1000:10.2f}ms" for second in found.seconds)
-        print(f"{found.name:22s}{times}   {found.exponent:.2f}")
-
-
-if __name__ == "__main__":
-    main()
+def advantages(*, quick: bool) -> dict[str, Any]:
+    """Every registered algorithm on one thread: seconds at each number of tokens, exponent with its interval."""
+    torch.set_num_threads(1)
+    sizes, repeats = (QUICK_SIZES, 1) if quick else (SIZES, 5)
+    found = [scaling_of(made(), sizes, repeats=repeats) for _, made in sorted(registry.algorithms().items())]
+    return {
+        "rows": [
+            {"algorithm": one.name, "tokens": one.tokens, "seconds": one.seconds, **one.exponent.to_json()}
+            for one in found
+        ]
+    }

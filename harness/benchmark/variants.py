@@ -1,0 +1,116 @@
+"""What was tried on the loop, each against its default in turn: what pays and what does not."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from harness.benchmark.floor import Work, build_parts, sample_work, train_pass
+from harness.benchmark.setting import Setting
+from harness.train.decoders import TransformersDecoder
+from harness.train.loop import Parts
+from harness.train.sampler import NativeSampler
+
+Action = Callable[[], object]
+
+
+def interleaved(actions: Mapping[str, Action], rounds: int) -> dict[str, float]:
+    """The median processor seconds of each action, all run once a round, the first round dropped."""
+    timings: dict[str, list[float]] = {name: [] for name in actions}
+    for number in range(rounds + 1):
+        for name, action in actions.items():
+            start = time.process_time()
+            action()
+            if number:
+                timings[name].append(time.process_time() - start)
+    return {name: statistics.median(found) for name, found in timings.items()}
+
+
+def rows_of(part: str, seconds: Mapping[str, float]) -> list[dict[str, Any]]:
+    """One row a variant; `ratio` is the speed of the variant over that of the first, the default."""
+    default = next(iter(seconds.values()))
+    return [
+        {"part": part, "variant": name, "seconds": found, "ratio": default / found}
+        for name, found in seconds.items()
+    ]
+
+
+def _sampling(parts: Parts, setting: Setting) -> dict[str, Action]:
+    def with_sampler(change: Callable[[NativeSampler], None]) -> Action:
+        made = NativeSampler(parts.model, eos_ids=parts.codec.eos_ids, pad_id=parts.codec.pad_id)
+        change(made)
+
+        def run() -> None:
+            kept, parts.generator.sampler = parts.generator.sampler, made
+            sample_work(parts, setting)
+            parts.generator.sampler = kept
+
+        return run
+
+    def fallback(sampler: NativeSampler) -> None:
+        sampler.decoder = TransformersDecoder(parts.model)
+
+    def never(sampler: NativeSampler) -> None:
+        sampler.compact_every = setting.max_completion_tokens + 1
+
+    return {
+        "fused decode, ended rows dropped (default)": with_sampler(lambda sampler: None),
+        "ended rows kept": with_sampler(never),
+        "the forward of transformers": with_sampler(fallback),
+    }
+
+
+def _training(parts: Parts, work: Work, size: int) -> dict[str, Action]:
+    rows = len(work.found.ids)
+    unsorted = list(torch.arange(rows).split(size))
+    actions: dict[str, Action] = {
+        f"length-sorted micro-batches of {size} (default)": lambda: train_pass(parts, work, size),
+        f"unsorted micro-batches of {size}": lambda: train_pass(parts, work, size, order=unsorted),
+    }
+    for other in sorted({size // 4, size // 2, 2 * size, rows} - {0, size}):
+        name = f"length-sorted micro-batches of {other}" if other < rows else "one batch"
+        actions[name] = partial(train_pass, parts, work, other)
+    return actions
+
+
+def _loop(parts: Parts, work: Work, setting: Setting) -> dict[str, float]:
+    """Wall seconds of scoring beside sampling and training: the most that scoring meanwhile could hide."""
+    from tasks.base import Answer
+
+    examples = [parts.task.example("train", i) for i in range(len(work.prompts))]
+    owners = [e for e, count in zip(examples, work.counts, strict=True) for _ in range(count)]
+    answers = []
+    for ids, mask in zip(work.found.ids, work.found.mask, strict=True):
+        answers.append(Answer(parts.generator.aligner.decode(ids[mask].tolist())[0]))
+    found = {"sampling": 0.0, "scoring": 0.0, "training": 0.0}
+    parts.task.score(owners[:1], answers[:1])  # starts the checker
+    for name, action in {
+        "sampling": lambda: sample_work(parts, setting),
+        "scoring": lambda: parts.task.score(owners, answers),
+        "training": lambda: train_pass(parts, work, setting.micro_batch_size),
+    }.items():
+        start = time.perf_counter()
+        action()
+        found[name] = time.perf_counter() - start
+    return found
+
+
+def variants(setting: Setting, *, quick: bool) -> dict[str, Any]:
+    """Sampling and training variants with their speed over the default, and the share of scoring in a step."""
+    rounds = 1 if quick else 5
+    parts = build_parts(setting)
+    work = sample_work(parts, setting)
+    rows = rows_of("sampling", interleaved(_sampling(parts, setting), rounds))
+    rows += rows_of("training", interleaved(_training(parts, work, setting.micro_batch_size), rounds))
+    whole = _loop(parts, work, setting)
+    parts.task.close()
+    return {
+        "rows": rows,
+        "step_seconds": whole,
+        "scoring_share_of_step": whole["scoring"] / sum(whole.values()),
+    }
