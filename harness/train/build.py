@@ -17,13 +17,17 @@ from harness.spec import RunSpec
 from harness.train.alignment import TextAligner
 from harness.train.costs import Costs
 from harness.train.facade import MeteredModels
-from harness.train.load import load_policy
+from harness.train.load import check_room, load_codec, load_policy
 from harness.train.loop import Parts
 from harness.train.mismatch import check_mismatch
 from harness.train.prompts import PromptCodec
 from harness.train.rollout import Generator
 from harness.train.sampler import NativeSampler
 from tasks.base import Task
+
+
+PROMPTS_CHECKED = 16
+"""Prompts of each split that must fit before weights are loaded; later ones are checked as they are sampled."""
 
 
 def typed_options(owner: str, options_class: type, values: Mapping[str, Any]) -> Any:
@@ -83,18 +87,41 @@ def check(spec: RunSpec) -> tuple[Algorithm, Task]:
     return algorithm, task
 
 
+def check_prompts(spec: RunSpec, task: Task, codec: PromptCodec) -> None:
+    """UserError when the prompt of one of a split's first examples leaves no room for the longest answer."""
+    if not codec.context:
+        return
+    for split in ("train", "test"):
+        size = task.size(split)
+        count = PROMPTS_CHECKED if size is None else min(size, PROMPTS_CHECKED)
+        for index in range(count):
+            example = task.example(split, index)
+            for prompt in (example.prompt, *example.variants.values()):
+                codec.encode(prompt, room=spec.train.max_completion_tokens)
+
+
 def build(spec: RunSpec) -> Parts:
     """All parts of a run, the policy loaded and the algorithm set up."""
     algorithm, task = check(spec)
+    codec = load_codec(spec.model)
+    check_prompts(spec, task, codec)
+    check_room(spec, algorithm.requires)
     model, tokenizer = load_policy(spec.model, spec.seeds.of("initialisation"))
-    context = getattr(model.config, "max_position_embeddings", 0) or 0
-    codec = PromptCodec(tokenizer, context=context)
     costs = Costs()
     train = spec.train
-    models = MeteredModels(model, codec, costs, temperature=train.temperature, rows=train.micro_batch_size)
+    models = MeteredModels(
+        model,
+        codec,
+        costs,
+        temperature=train.temperature,
+        rows=train.micro_batch_size,
+        autocast=train.autocast,
+    )
     if algorithm.requires & {"reference", "critic"}:
         models.keep_start(model)
     algorithm.setup(models)
+    if "reference" not in algorithm.requires:
+        models.forget_start()
     sampler = NativeSampler(model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
     generator = Generator(
         task, codec, TextAligner(tokenizer), sampler, max_tokens=train.max_completion_tokens

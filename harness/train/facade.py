@@ -10,28 +10,50 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithms.base import Batch, ConfigError
+from harness.train.adapters import adapter_layers, adapter_off, twin
 from harness.train.costs import Costs
-from harness.train.policy import backbone_of, completion_logprobs, micro_batches, states_before
+from harness.train.policy import (
+    backbone_of,
+    completion_logprobs,
+    micro_batches,
+    mixed_precision,
+    states_before,
+)
 from harness.train.prompts import PromptCodec
 from harness.train.sampler import left_pad
 
 
 class MeteredModels:
-    """Implements algorithms.base.Models over one policy and, on demand, a frozen copy of its start."""
+    """Implements algorithms.base.Models over one policy and, on demand, a frozen copy of its start.
+
+    A policy with an adapter needs no copy: without the adapter it is its own start.
+    """
 
     def __init__(
-        self, model: Any, codec: PromptCodec, costs: Costs, *, temperature: float, rows: int
+        self,
+        model: Any,
+        codec: PromptCodec,
+        costs: Costs,
+        *,
+        temperature: float,
+        rows: int,
+        autocast: str = "none",
     ) -> None:
         self._model = model
         self._codec = codec
         self._costs = costs
         self._temperature = temperature
         self._rows = rows
+        self._autocast = autocast
         self._start: Any = None
 
     def keep_start(self, model: Any) -> None:
         """Remembers the policy that the run starts from (call with the untrained weights)."""
-        self._start = copy.deepcopy(model).requires_grad_(False)
+        self._start = model if adapter_layers(model) else copy.deepcopy(model).requires_grad_(False)
+
+    def forget_start(self) -> None:
+        """Frees that copy; for an algorithm that needed it for a critic alone."""
+        self._start = None
 
     @property
     def hidden_size(self) -> int:
@@ -39,7 +61,9 @@ class MeteredModels:
         return self._model.config.hidden_size
 
     def backbone_copy(self) -> torch.nn.Module:
-        """A trainable copy of the starting policy without its head."""
+        """A trainable copy of the starting policy without its head; with an adapter, the copy is one of the adapter."""
+        if adapter_layers(self._start):
+            return twin(backbone_of(self._start))
         return copy.deepcopy(backbone_of(self._start)).requires_grad_(True)
 
     def logprobs(self, batch: Batch, *, variant: str | None = None) -> Float[Tensor, "B T"]:
@@ -48,7 +72,8 @@ class MeteredModels:
 
     def reference_logprobs(self, batch: Batch) -> Float[Tensor, "B T"]:
         """See algorithms.base.Models.reference_logprobs."""
-        return self._no_grad_logprobs(self._start, batch)
+        with adapter_off(self._start):
+            return self._no_grad_logprobs(self._start, batch)
 
     def hidden_states(
         self, batch: Batch, backbone: torch.nn.Module, *, variant: str | None = None
@@ -59,9 +84,14 @@ class MeteredModels:
         self._costs.forward_tokens += tokens
         if torch.is_grad_enabled():
             self._costs.backward_tokens += tokens
-        return states_before(
-            backbone, worded.prompt_ids, worded.prompt_mask, worded.completion_ids, worded.completion_mask
-        )
+        with mixed_precision(self._autocast, worded.prompt_ids.device):
+            return states_before(
+                backbone,
+                worded.prompt_ids,
+                worded.prompt_mask,
+                worded.completion_ids,
+                worded.completion_mask,
+            )
 
     def _tokens(self, batch: Batch) -> int:
         return int(batch.prompt_mask.sum() + batch.completion_mask.sum())
@@ -93,6 +123,7 @@ class MeteredModels:
                 part.completion_ids,
                 part.completion_mask,
                 temperature=self._temperature,
+                autocast=self._autocast,
             )
             out[rows, : found.shape[1]] = found
         return out

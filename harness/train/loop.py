@@ -20,6 +20,7 @@ from harness.train.costs import Costs
 from harness.train.evaluation import evaluate
 from harness.train.facade import MeteredModels
 from harness.train.mismatch import MismatchMeter, corrected, flag_note, flagged
+from harness.train.optimizers import make_optimizer
 from harness.train.policy import completion_logprobs, micro_batches
 from harness.train.prompts import PromptCodec
 from harness.train.reduction import Reducer
@@ -84,12 +85,7 @@ class Trainer:
         train = self.spec.train
         own = parts.algorithm.param_groups()
         self.policy_parameters = [p for p in parts.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": self.policy_parameters}, *own],
-            lr=train.learning_rate,
-            weight_decay=train.weight_decay,
-            fused=all(p.is_floating_point() for p in self.policy_parameters),
-        )
+        self.optimizer = make_optimizer(train, self.policy_parameters, own)
         # an algorithm's own modules may learn at a multiple of the policy's rate
         self.base_rates = [group["lr"] * group.get("lr_scale", 1.0) for group in self.optimizer.param_groups]
         self.collector = RolloutCollector(
@@ -242,6 +238,7 @@ class Trainer:
                 part.completion_ids,
                 part.completion_mask,
                 temperature=self.spec.train.temperature,
+                autocast=self.spec.train.autocast,
             )
             tokens = int(part.prompt_mask.sum() + part.completion_mask.sum())
             self.parts.costs.forward_tokens += tokens

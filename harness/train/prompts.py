@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Mapping
 from typing import Any
 
 from harness.errors import UserError
+from harness.models import PRESETS
+from harness.spec import ModelSpec
+
+TEMPLATE_DATE = datetime.date(2025, 7, 8)
+"""Today, to chat templates that write the date (SmolLM3's does): a prompt must not depend on the day."""
 
 
 class PromptCodec:
     """Encodes prompts and knows the tokens that end an answer."""
 
-    def __init__(self, tokenizer: Any, *, eos_ids: list[int] | None = None, context: int = 0) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        eos_ids: list[int] | None = None,
+        context: int = 0,
+        thinking: bool | None = None,
+    ) -> None:
+        """`thinking` sets the template's switch `enable_thinking`; None leaves it as the template has it."""
         if tokenizer.eos_token_id is None:
             raise UserError("model.name: its tokenizer has no eos_token; set one, or choose another model")
         self.tokenizer = tokenizer
@@ -19,6 +34,15 @@ class PromptCodec:
         # padding is masked everywhere, so the end token can stand in where a tokenizer has none
         self.pad_id: int = self.eos_ids[0] if pad is None else pad
         self.context = context
+        template = tokenizer.chat_template or ""
+        if thinking is not None and "enable_thinking" not in template:
+            raise UserError(
+                f"model.thinking={'on' if thinking else 'off'}: this model's chat template has no such switch; use "
+                "model.thinking=preset"
+            )
+        self._switches: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        if "strftime_now" in template:
+            self._switches["strftime_now"] = TEMPLATE_DATE.strftime
 
     def encode(self, prompt: str, *, room: int = 0) -> list[int]:
         """Token ids of a prompt, ready for an answer; UserError when `room` more tokens do not fit."""
@@ -26,7 +50,7 @@ class PromptCodec:
             messages = [{"role": "user", "content": prompt}]
             ids = list(
                 self.tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=True, return_dict=True
+                    messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._switches
                 )["input_ids"]
             )
         else:
@@ -37,3 +61,33 @@ class PromptCodec:
                 f"context of {self.context}; lower it to {max(0, self.context - len(ids))} or less"
             )
         return ids
+
+
+def end_tokens(name: str, tokenizer: Any, generation: Any) -> list[int]:
+    """Ids that end an answer: those of the model's generation config and of its preset.
+
+    UserError when the tokenizer does not know a preset's stop token.
+    """
+    listed = getattr(generation, "eos_token_id", None)
+    found = {listed} if isinstance(listed, int) else set(listed or ())
+    preset = PRESETS.get(name)
+    vocabulary: Mapping[str, int] = tokenizer.get_vocab() if preset and preset.stop_tokens else {}
+    for token in preset.stop_tokens if preset else ():
+        if token not in vocabulary:
+            raise UserError(
+                f"model.name={name!r}: its tokenizer has no {token!r}, which ends its answers; restore the tokenizer"
+            )
+        found.add(vocabulary[token])
+    return sorted(found)
+
+
+def codec_of(spec: ModelSpec, tokenizer: Any, config: Any, generation: Any) -> PromptCodec:
+    """The codec of a model: its end tokens, its context limit, and whether it thinks aloud."""
+    preset = PRESETS.get(spec.name)
+    thinking = {"on": True, "off": False}.get(spec.thinking, preset.thinking if preset else None)
+    return PromptCodec(
+        tokenizer,
+        eos_ids=end_tokens(spec.name, tokenizer, generation),
+        context=getattr(config, "max_position_embeddings", 0) or 0,
+        thinking=thinking,
+    )
