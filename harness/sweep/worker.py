@@ -76,6 +76,7 @@ def run_job(job: Job, should_stop: Callable[[], bool] = lambda: False) -> str:
     finally:
         if parts is not None:
             parts.task.close()
+            parts.generator.sampler.close()
     with contextlib.suppress(OSError):  # then it still says `running`, which the same command continues
         writer.status(status, reason, **notes)
     writer.close()

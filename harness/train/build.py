@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from algorithms.base import Algorithm, ConfigError, Setting
 from harness import registry
 from harness.errors import UserError
+from harness.models.source import TABLE
 from harness.names import did_you_mean, lookup
-from harness.spec import RunSpec
+from harness.spec import RunSpec, SamplerSpec
 from harness.train.alignment import TextAligner
 from harness.train.costs import Costs
 from harness.train.facade import MeteredModels
@@ -22,9 +23,9 @@ from harness.train.loop import Parts
 from harness.train.mismatch import check_mismatch
 from harness.train.prompts import PromptCodec
 from harness.train.rollout import Generator
-from harness.train.sampler import NativeSampler
+from harness.train.sampler import NativeSampler, Sampler
+from harness.train.vllm_sampler import VllmSampler, require_vllm
 from tasks.base import Task
-
 
 PROMPTS_CHECKED = 16
 """Prompts of each split that must fit before weights are loaded; later ones are checked as they are sampled."""
@@ -84,6 +85,10 @@ def check(spec: RunSpec) -> tuple[Algorithm, Task]:
     except ConfigError as error:
         raise UserError(str(error)) from None
     check_mismatch(spec)
+    if spec.model.name == TABLE and spec.sampler.name != "native":
+        raise UserError(
+            f"sampler.name={spec.sampler.name!r}: a table of logits samples itself; use sampler.name=native"
+        )
     return algorithm, task
 
 
@@ -100,9 +105,18 @@ def check_prompts(spec: RunSpec, task: Task, codec: PromptCodec) -> None:
                 codec.encode(prompt, room=spec.train.max_completion_tokens)
 
 
+def build_sampler(spec: SamplerSpec, model: Any, codec: PromptCodec) -> Sampler:
+    """What draws the completions; a vLLM engine is started here."""
+    if spec.name == "native":
+        return NativeSampler(model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
+    return VllmSampler(model, codec, spec)
+
+
 def build(spec: RunSpec) -> Parts:
     """All parts of a run, the policy loaded and the algorithm set up."""
     algorithm, task = check(spec)
+    if spec.sampler.name == "vllm":
+        require_vllm()
     codec = load_codec(spec.model)
     check_prompts(spec, task, codec)
     check_room(spec, algorithm.requires)
@@ -122,7 +136,7 @@ def build(spec: RunSpec) -> Parts:
     algorithm.setup(models)
     if "reference" not in algorithm.requires:
         models.forget_start()
-    sampler = NativeSampler(model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
+    sampler = build_sampler(spec.sampler, model, codec)
     generator = Generator(
         task, codec, TextAligner(tokenizer), sampler, max_tokens=train.max_completion_tokens
     )

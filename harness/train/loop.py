@@ -153,11 +153,15 @@ class Trainer:
         parts, spec, progress = self.parts, self.spec, self.progress
         rollout = self.collector.collect(spec.seeds.of("sampling"), progress.rollout, progress.cursor)
         progress.cursor, progress.rollout = rollout.cursor, progress.rollout + 1
+        parts.generator.sampler.rest()
         if not rollout.completions:
             # every group was refused within the bound: the step is spent, nothing is learned
             self._count_steps(spec.train.updates_per_rollout)
             return {"refused_groups": float(rollout.refused_groups), "skipped_update": 1.0}
         record = describe(rollout.completions)
+        versions = [c.version for c in rollout.completions if c.version is not None]
+        if versions:
+            record["weights_version"] = float(min(versions))
         batch = assemble(
             rollout.completions,
             parts.recipe,
@@ -268,7 +272,7 @@ class Trainer:
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.step()
-        self.parts.generator.sampler.refresh()
+        self.parts.generator.sampler.refresh(self.progress.optimizer_step + 1)
         self._count_steps(1)
         return {**totals, "grad_norm": norms[0]}
 
@@ -326,6 +330,8 @@ class Trainer:
                 "evaluation_seconds": round(self.progress.evaluation_seconds, 4),
                 "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             }
+            sampler = self.parts.generator.sampler
+            record.update({f"sampler_{name}_seconds": round(s, 4) for name, s in sampler.seconds.items()})
             self.writer.append("timings", record)
 
     # ------------------------------------------------------------ checkpoint
@@ -360,7 +366,7 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         for name, value in state["costs"].items():
             setattr(self.parts.costs, name, value)
-        self.parts.generator.sampler.refresh()
+        self.parts.generator.sampler.refresh(self.progress.optimizer_step)
         return damaged
 
 

@@ -22,7 +22,7 @@ from tasks.base import Answer, Example, Recipe, Score, Task
 
 @dataclass(frozen=True)
 class Completion:
-    """One scored completion with its tokens."""
+    """One scored completion with its tokens; `version` as in Completions."""
 
     example: Example
     prompt_ids: list[int]
@@ -32,6 +32,7 @@ class Completion:
     answer: Answer
     score: Score
     group: int
+    version: int | None = None
 
     @property
     def truncated(self) -> bool:
@@ -89,6 +90,7 @@ class Generator:
                     answer=answer,
                     score=score,
                     group=requests[owner].group,
+                    version=found.version,
                 )
             )
         return out

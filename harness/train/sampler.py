@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -16,16 +17,25 @@ from harness.train.streams import Address, uniforms
 
 @dataclass(frozen=True)
 class Completions:
-    """Sampled tokens, row by row: ids, mask (end token included), log-probs, and whether the limit cut them."""
+    """Sampled tokens, row by row: ids, mask (end token included), log-probs, and whether the limit cut them.
+
+    `version` is the optimizer step of the weights that were sampled from, where the sampler holds a copy of them.
+    """
 
     ids: Int[Tensor, "B T"]
     mask: Bool[Tensor, "B T"]
     logprobs: Float[Tensor, "B T"]
     truncated: Bool[Tensor, " B"]
+    version: int | None = None
 
 
 class Sampler(Protocol):
     """Samples from the current policy."""
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """What this process spent beside sampling, by name."""
+        ...
 
     def sample(
         self,
@@ -39,8 +49,16 @@ class Sampler(Protocol):
         """`counts[i]` completions of `prompts[i]`, in order; one stream address for each completion."""
         ...
 
-    def refresh(self) -> None:
-        """Takes over the policy's weights after an optimizer step."""
+    def refresh(self, version: int = 0) -> None:
+        """Takes over the policy's weights, which are those of optimizer step `version`."""
+        ...
+
+    def rest(self) -> None:
+        """Gives up memory that the trainer needs, until completions are asked for again."""
+        ...
+
+    def close(self) -> None:
+        """Ends what runs beside this process."""
         ...
 
 
@@ -70,6 +88,7 @@ class NativeSampler:
     """
 
     compact_every = 4
+    seconds: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, model: Any, *, eos_ids: Sequence[int], pad_id: int, max_rows: int = 256) -> None:
         self.decoder = decoder_for(model)
@@ -78,9 +97,15 @@ class NativeSampler:
         self.pad_id = pad_id
         self.max_rows = max_rows
 
-    def refresh(self) -> None:
+    def refresh(self, version: int = 0) -> None:
         """Takes over the policy's weights after an optimizer step."""
         self.decoder.refresh()
+
+    def rest(self) -> None:
+        """Has nothing to give up."""
+
+    def close(self) -> None:
+        """Has nothing to end."""
 
     def sample(
         self,

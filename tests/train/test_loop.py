@@ -51,7 +51,7 @@ def collected(spec, folder: Path):
     rollout = trainer.collector.collect(spec.seeds.of("sampling"), 0, 0)
     parts.model.double()
     trainer.optimizer.step = lambda: None
-    parts.generator.sampler.refresh = lambda: None
+    parts.generator.sampler.refresh = lambda version=0: None
     return trainer, rollout.completions, writer
 
 
