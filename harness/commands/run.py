@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -92,8 +92,42 @@ def run_jobs(jobs: Sequence[Job], options: RunOptions, *, metric: str, title: st
         return execute(jobs, settings, display)
 
 
+PROBED = ("smoke", "tiny")
+"""Scales whose pace a dry run measures with a probe; larger ones are estimated, as they may not run here."""
+
+
 def _dry_run(plan: Plan, options: RunOptions) -> None:
-    from harness.reproduce import estimate, train_line
+    runs = [
+        {"run_id": job.run_id, "arm": job.arm, "seed": job.spec["seeds"]["seed"], "status": job.status()}
+        for job in plan.jobs
+    ]
+    head = {"claim": plan.claim.name, "scale": plan.scale, "out": str(plan.out), "runs": runs}
+    (_probe_run if plan.scale in PROBED else _estimate_run)(plan, options, head)
+
+
+def _print_lines(plan: Plan) -> None:
+    from harness.reproduce import train_line
+
+    for job in plan.jobs:
+        print(shlex.join(train_line(job.spec)))
+
+
+def _estimate_run(plan: Plan, options: RunOptions, head: dict[str, Any]) -> None:
+    """The complete plan of a scale that needs a GPU; nothing is loaded or installed for it."""
+    from harness.report.resolved_plan import resolved_text
+    from harness.resolved import resolve
+
+    found = resolve(plan.claim, plan.scale, plan.jobs)
+    if options.json:
+        minutes = None if found.hours is None else round(found.hours * 60, 1)
+        print_json({**head, "tokens": found.tokens, "minutes": minutes, "plan": found.to_json()})
+        return
+    print(resolved_text(found))
+    _print_lines(plan)
+
+
+def _probe_run(plan: Plan, options: RunOptions, head: dict[str, Any]) -> None:
+    from harness.reproduce import estimate
     from harness.sweep.local import default_parallel, run_local
 
     prepare_tasks(plan.jobs)
@@ -101,19 +135,12 @@ def _dry_run(plan: Plan, options: RunOptions) -> None:
     if not options.quiet:
         say(f"probe: two optimizer steps of {plan.jobs[0].name}")
     cost = estimate(plan.jobs, parallel, lambda job: run_local([job], parallel=1)[job.run_id])
-    runs = [
-        {"run_id": job.run_id, "arm": job.arm, "seed": job.spec["seeds"]["seed"], "status": job.status()}
-        for job in plan.jobs
-    ]
     if options.json:
-        print_json(
-            {"claim": plan.claim.name, "scale": plan.scale, "out": str(plan.out), "runs": runs, **cost}
-        )
+        print_json({**head, **cost})
         return
-    for job in plan.jobs:
-        print(shlex.join(train_line(job.spec)))
+    _print_lines(plan)
     print(
-        f"{len(runs)} runs, {parallel} at a time; at most {cost['tokens']:,} generated tokens and "
+        f"{len(plan.jobs)} runs, {parallel} at a time; at most {cost['tokens']:,} generated tokens and "
         f"{cost['minutes']:.0f} minutes at the probe's pace of {cost['seconds_per_step']} s a step"
     )
 
@@ -153,7 +180,7 @@ def reproduce(options: ReproduceOptions) -> int:
         out=options.out,
         plugins=plugins,
     )
-    _check_specs(todo.jobs)
+    _check_specs(todo.jobs, judged=not options.dry_run)
     if options.dry_run:
         _dry_run(todo, options)
         return 0
@@ -171,13 +198,20 @@ def reproduce(options: ReproduceOptions) -> int:
     return _conclude(todo, options, time.monotonic() - started)
 
 
-def _check_specs(jobs: Sequence[Job]) -> None:
-    """Refuses impossible combinations of every arm before anything is written or sampled."""
+def _check_specs(jobs: Sequence[Job], *, judged: bool = True) -> None:
+    """Refuses impossible combinations of every arm before anything is written or sampled.
+
+    A dry run is not `judged`: it must not load a process-reward model, nor ask for a judge's key.
+    """
     from harness.spec import parse_run
     from harness.train.build import check
 
     for spec in {job.arm: job.spec for job in jobs}.values():
-        check(parse_run(spec))
+        found = parse_run(spec)
+        if not judged and "judge_options" in found.task.options:
+            options = {k: v for k, v in found.task.options.items() if not k.startswith("judge")}
+            found = found.model_copy(update={"task": found.task.model_copy(update={"options": options})})
+        check(found)
 
 
 def _pair_settings(options: ReproduceOptions) -> PairSettings:

@@ -64,15 +64,14 @@ def _ratio(ours: Tensor, theirs: Tensor, mask: Bool[Tensor, "B T"]) -> Tensor:
 def corrected(terms: Mapping[str, LossTerm], batch: Batch, cap: float | None) -> Mapping[str, LossTerm]:
     """The terms with truncated importance weights on every policy loss; the same object without a cap.
 
-    A loss of one number a row is weighted by min(product of its tokens' ratios, cap). KL penalties and value
-    losses (UNWEIGHTED) stay as they are.
+    A loss of one number a row is weighted by the mean of its tokens' weights: the product of thousands of
+    ratios, its true weight, would leave no signal. KL penalties and value losses (UNWEIGHTED) stay as they are.
     """
     if cap is None:
         return terms
     token = importance_weights(batch, cap)
-    gap = batch.old_logprobs.detach() - batch.sampling_logprobs.detach()
-    row = torch.where(batch.completion_mask, gap, torch.zeros_like(gap)).sum(-1)
-    row = row.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+    mask = batch.completion_mask
+    row = torch.where(mask, token, torch.zeros_like(token)).sum(-1) / batch.lengths.clamp(min=1)
     return {
         name: term
         if name in UNWEIGHTED

@@ -77,11 +77,14 @@ def test_figures_by_hand():
     assert MismatchMeter().metrics() == {}
 
 
-def test_a_row_loss_is_weighted_by_its_capped_product():
-    batch = batch_of([[math.log(2), math.log(3)], [0.1, -0.1]], [[0.0, 0.0], [0.0, 0.0]])
+def test_a_row_loss_is_weighted_by_the_mean_of_its_tokens():
+    """Weights (2, 3) and (1, -): means 2.5 and 1; with a cap of 2.5 the first is (2 + 2.5) / 2."""
+    batch = batch_of(
+        [[math.log(2), math.log(3)], [0.0, 7.0]], [[0.0, 0.0], [0.0, 0.0]], [[True, True], [True, False]]
+    )
     terms = {"policy": LossTerm(torch.tensor([1.0, 1.0]), "seq_level")}
-    assert corrected(terms, batch, 10.0)["policy"].per_token.tolist() == pytest.approx([6.0, 1.0])
-    assert corrected(terms, batch, 4.0)["policy"].per_token.tolist() == pytest.approx([4.0, 1.0])
+    assert corrected(terms, batch, 10.0)["policy"].per_token.tolist() == pytest.approx([2.5, 1.0])
+    assert corrected(terms, batch, 2.5)["policy"].per_token.tolist() == pytest.approx([2.25, 1.0])
 
 
 def test_penalties_and_regressions_are_left_alone():
