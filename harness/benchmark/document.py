@@ -65,10 +65,11 @@ def calls(folder: Path, part: str) -> list[dict[str, Any]]:
 def _notes(one: Result, *more: str) -> tuple[str, ...]:
     made, setting = one["machine"], one["setting"]
     torch, trl = made["versions"]["torch"], one.get("trl_version")
+    threads = one.get("threads", setting["threads"])
     return (
         f"{made['processor']}, {made['cores']} cores, torch {torch}{f', TRL {trl}' if trl else ''}, {made['time']}.",
         f"{setting['prompts_per_step']} prompts x {setting['group_size']} completions, at most "
-        f"{setting['max_completion_tokens']} tokens, {setting['model']}, fp32, {setting['threads']} threads.",
+        f"{setting['max_completion_tokens']} tokens, {setting['model']}, fp32, threads: {threads}.",
         *more,
     )
 

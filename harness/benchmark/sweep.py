@@ -104,11 +104,11 @@ def sweep(setting: Setting, python: str, *, seeds: int, say: Say = lambda line: 
         **headline(ours, [one, two]),
         "seeds": seeds,
         "optimizer_steps": setting.optimizer_steps,
-        "cores": many,
+        "threads": "as each way says",
         "start_up": starting,
         "ways": [
-            {"way": "ours, as scheduled", **ours},
-            {"way": "TRL, one after another", **one},
+            {"way": "ours, as scheduled (one thread a run)", **ours},
+            {"way": f"TRL, one after another, {many} threads", **one},
             {"way": "TRL, two at a time", **two},
         ],
     }

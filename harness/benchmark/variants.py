@@ -110,6 +110,7 @@ def variants(setting: Setting, *, quick: bool) -> dict[str, Any]:
     whole = _loop(parts, work, setting)
     parts.task.close()
     return {
+        "threads": setting.threads,
         "rows": rows,
         "step_seconds": whole,
         "scoring_share_of_step": whole["scoring"] / sum(whole.values()),
