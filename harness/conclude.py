@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.claims.measure import curve, shown_metric
+from harness.claims.schema import Claim
 from harness.claims.verdict import Verdict
+from harness.report import dynamics
 from harness.report.claim import claim_table, claim_tables
 from harness.report.plots import Curve, learning_curves
-from harness.report.tables import render, to_text
+from harness.report.tables import Table, render, to_text
 from harness.store.reader import RunRecord
 from harness.store.writer import write_atomic, write_json
 
@@ -22,22 +24,68 @@ if TYPE_CHECKING:
 SUMMARY_WIDTH = 100
 
 
-def summary_text(verdict: Verdict) -> str:
+def summary_text(verdict: Verdict, table: Table | None = None) -> str:
     """The table and the sentence as the terminal shows them, at a fixed width."""
     sentence = "\n".join(textwrap.wrap(verdict.sentence, SUMMARY_WIDTH))
-    return f"{to_text(claim_table(verdict), SUMMARY_WIDTH).rstrip()}\n\n{sentence}\n"
+    shown = to_text(table or claim_table(verdict), SUMMARY_WIDTH)
+    return "\n".join(line.rstrip() for line in f"{shown.rstrip()}\n\n{sentence}\n".split("\n"))
 
 
 def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dict[str, str]:
-    """Writes verdict.json, summary.txt, report.md, table.tex and the learning curves; their paths by what they are."""
-    out = plan.out
+    """Writes what a finished claim leaves behind into its results folder; see write_files."""
+    return write_files(plan.claim, plan.scale, plan.out, verdict, runs)
+
+
+def write_files(
+    claim: Claim, scale: str, out: Path, verdict: Verdict, runs: Sequence[RunRecord]
+) -> dict[str, str]:
+    """Writes verdict.json, summary.txt, report.md, table.tex and pictures; their paths by what they are."""
     write_json(out / "verdict.json", verdict.to_json())
-    if plan.claim.cells:
-        return _write_phase(plan, verdict)
-    tables = [claim_table(verdict), *claim_tables(verdict)]
+    if claim.cells:
+        tables, drawn = _phase(claim, scale, out, verdict)
+    else:
+        tables, drawn = [claim_table(verdict), *claim_tables(verdict)], _curves(claim, out, verdict, runs)
+    why, more = _why(claim, scale, out, verdict, runs)
+    drawn |= more
+    sheets = {path.stem.replace("screenshots-", "pictures "): path for path in out.glob("screenshots-*.png")}
+    pictures = [*drawn.items(), *sorted(sheets.items())]
+    text = "\n\n".join(
+        [
+            f"# {claim.name} at {scale} scale",
+            claim.statement + ".",
+            verdict.sentence,
+            *(f"![{_alt(path)}]({path.name})" for name, path in pictures if name not in more),
+            *(render(table, "md").strip() for table in tables),
+            *why,
+            *(["Notes:\n\n" + "\n".join(f"- {line}" for line in verdict.notes)] if verdict.notes else []),
+            "Deviations from the paper:\n\n" + "\n".join(f"- {line}" for line in claim.deviations),
+            f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
+        ]
+    )
+    write_atomic(out / "summary.txt", summary_text(verdict, tables[0] if claim.cells else None).encode())
+    write_atomic(out / "report.md", (text + "\n").encode())
+    write_atomic(out / "table.tex", render(tables[0], "latex").encode())
+    files = {"report": out / "report.md", "LaTeX table": out / "table.tex", **dict(pictures)}
+    return {name: str(Path(path)) for name, path in files.items()}
+
+
+def _alt(path: Path) -> str:
+    """What a picture shows, for those who cannot see it."""
+    words = {
+        "learning-curve": "Learning curves, every seed",
+        "phase-map": "Speed-up of every arm in every setting",
+        "phase-slices": "Speed-up along length, noise and start",
+    }
+    sheet = f"Screenshots of the last answers, {path.stem.removeprefix('screenshots-')}"
+    return words.get(path.stem, sheet)
+
+
+def _curves(claim: Claim, out: Path, verdict: Verdict, runs: Sequence[RunRecord]) -> dict[str, Path]:
+    """The learning curves, arms in the claim's order."""
     metric = shown_metric(str(verdict.endpoint["metric"]))
+    order = dynamics.arms_of(claim)
     curves = []
-    for run in runs:
+    for run in sorted(runs, key=lambda run: order.index(run.arm)):
         steps, values = curve(run, metric)
         curves.append(Curve(run.arm, steps, values, run.seed))
     pictures = learning_curves(
@@ -47,51 +95,40 @@ def write_report(plan: Plan, verdict: Verdict, runs: Sequence[RunRecord]) -> dic
         threshold=verdict.endpoint.get("threshold"),
         formats=("svg", "png"),
     )
-    deviations = "".join(f"- {line}\n" for line in plan.claim.deviations)
-    sheets = sorted(out.glob("screenshots-*.png"))
-    text = "\n\n".join(
-        [
-            f"# {plan.claim.name} at {plan.scale} scale",
-            plan.claim.statement + ".",
-            verdict.sentence,
-            *(render(table, "md") for table in tables),
-            *(["Notes:\n\n" + "".join(f"- {line}\n" for line in verdict.notes)] if verdict.notes else []),
-            f"![Learning curves]({pictures[0].name})",
-            *(f"![Screenshots of the last answers, {path.stem}]({path.name})" for path in sheets),
-            "Deviations from the paper:\n\n" + deviations,
-            f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
-        ]
-    )
-    write_atomic(out / "summary.txt", summary_text(verdict).encode())
-    write_atomic(out / "report.md", (text + "\n").encode())
-    write_atomic(out / "table.tex", render(tables[0], "latex").encode())
-    files = {"report": out / "report.md", "learning curve": pictures[-1], "LaTeX table": out / "table.tex"}
-    files |= {path.stem.replace("screenshots-", "pictures "): path for path in sheets}
-    return {name: str(Path(path)) for name, path in files.items()}
+    return {"learning curve": pictures[-1]}
 
 
-def _write_phase(plan: Plan, verdict: Verdict) -> dict[str, str]:
-    """What a claim with cells leaves behind: a phase diagram in place of learning curves."""
+def _why(
+    claim: Claim, scale: str, out: Path, verdict: Verdict, runs: Sequence[RunRecord]
+) -> tuple[list[str], dict[str, Path]]:
+    """The report's section on what the runs did on the way, with its picture; nothing where nothing was logged."""
+    groups = dynamics.telling_groups(claim, scale, runs)
+    every = [run for own in groups.values() for run in own]
+    drawn = dynamics.dynamics_picture(groups, dynamics.arms_of(claim), out / "dynamics", ("png",))
+    if not drawn:
+        return [], {}
+    pairs = [(pair.treatment, pair.baseline) for pair in verdict.comparisons]
+    pairs += [(pair.treatment, pair.baseline) for pair in claim.comparisons_at(scale)]
+    lines = [line for own in groups.values() for line in dynamics.explain(pairs, own)]
+    # runs of different settings share no steps to take means over
+    table = "" if claim.cells else render(dynamics.dynamics_table(verdict, every), "md").strip()
+    parts = [
+        "## What the runs did",
+        "Where arms differ in what was logged at every step. These are associations: they suggest why an arm was "
+        "faster or slower, and prove no cause.",
+        "\n".join(f"- {line}" for line in lines),
+        f"![{dynamics.caption(groups)}]({drawn[-1].name})",
+        dynamics.caption(groups),
+        table,
+    ]
+    return [part for part in parts if part], {"dynamics": drawn[-1]}
+
+
+def _phase(claim: Claim, scale: str, out: Path, verdict: Verdict) -> tuple[list[Table], dict[str, Path]]:
+    """What a claim with cells has in place of learning curves: a phase diagram, its data in phase.json."""
     from harness.ladder.phase import phase_diagram, pictures, tables
 
-    out = plan.out
-    phase = phase_diagram(plan.claim, plan.scale, {arm.name: arm for arm in verdict.arms})
+    phase = phase_diagram(claim, scale, {arm.name: arm for arm in verdict.arms})
     write_json(out / "phase.json", phase.to_json())
     drawn = pictures(phase, out)
-    shown = tables(phase)
-    images = [path for path in drawn if path.suffix == ".svg"]
-    text = "\n\n".join(
-        [
-            f"# {plan.claim.name} at {plan.scale} scale",
-            plan.claim.statement + ".",
-            verdict.sentence,
-            *(f"![{path.stem}]({path.name})" for path in images),
-            *(render(found, "md") for found in shown),
-            "What was done:\n\n" + "".join(f"- {line}\n" for line in plan.claim.deviations),
-            f"Claim definition {verdict.claim_hash}, stored in claim.json before the first run.",
-        ]
-    )
-    write_atomic(out / "report.md", (text + "\n").encode())
-    found = {"report": out / "report.md", "phase data": out / "phase.json"}
-    found |= {path.stem.replace("-", " "): path for path in drawn if path.suffix == ".png"}
-    return {name: str(path) for name, path in found.items()}
+    return tables(phase), {p.stem.replace("-", " "): p for p in drawn if p.suffix == ".png"}

@@ -287,6 +287,7 @@ def _map(phase: Phase, path: Path) -> list[Path]:
     short = {
         "only it learns": "only it",
         "too late": "late",
+        "stuck": "stuck",
         "collapses": "collapse",
         "neither learns": "none",
     }
@@ -329,11 +330,15 @@ def _slices(phase: Phase, path: Path) -> list[Path]:
 
     pieces = slices(phase.cells)
     everywhere = [a for a in phase.arms if all(phase.point(a, c.name) for s in pieces for c in s.cells)]
-    with figure(4.2 * max(1, len(pieces)), 4.2, ncols=max(1, len(pieces)), squeeze=False, sharey=True) as (
+    columns = min(2, max(1, len(pieces)))
+    rows = max(1, -(-len(pieces) // columns))
+    with figure(4.4 * columns, 3.6 * rows, nrows=rows, ncols=columns, squeeze=False, sharey=True) as (
         fig,
         grid,
     ):
-        for axes, piece in zip(grid[0], pieces, strict=False):
+        for axes in list(grid.flat)[len(pieces) :]:
+            axes.set_axis_off()
+        for axes, piece in zip(grid.flat, pieces, strict=False):
             for index, arm in enumerate(everywhere):
                 _draw(axes, phase, piece, arm, look(index), index)
             axes.axhline(1.0, color="#444444", linewidth=1)
@@ -346,10 +351,10 @@ def _slices(phase: Phase, path: Path) -> list[Path]:
             axes.set_ylim(0.2, 5)
             axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"])
             axes.set_yticks([], minor=True)
-        grid[0][0].set_ylabel(
-            f"speed-up over {phase.baseline} (95%)\n▲ only it learns   ▼ does not get there"
+        fig.supylabel(
+            f"speed-up over {phase.baseline} (95%)\n▲ only it learns   ▼ does not get there", fontsize=9
         )
-        grid[0][0].legend(fontsize=8, loc="upper left")
+        grid[0][0].legend(fontsize=8, loc="lower left")
         return save(fig, path)
 
 

@@ -17,6 +17,8 @@ COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#7
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 FORMATS = ("svg", "png", "pdf")
+LEGEND_INSIDE = 4
+"""More arms than these are named above the picture, where their names hide no curve."""
 SETTINGS: Any = {
     "svg.hashsalt": "creditbench",
     "svg.fonttype": "none",
@@ -44,11 +46,12 @@ class Curve:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour, line style and marker of the arm number `index`."""
+    """Colour, line style and marker of the arm number `index`; a colour that returns comes with another style."""
+    other = index + 3 * (index // len(COLOURS))
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "linestyle": STYLES[index % len(STYLES)],
-        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": STYLES[other % len(STYLES)],
+        "marker": MARKERS[other % len(MARKERS)],
     }
 
 
@@ -120,7 +123,7 @@ def learning_curves(
     """
     arms = list(dict.fromkeys(curve.arm for curve in curves))
     titles: dict[str, str] = {}
-    with figure() as (fig, axes):
+    with figure(height=4.0 if len(arms) <= LEGEND_INSIDE else 4.6) as (fig, axes):
         for index, arm in enumerate(arms):
             own = [c for c in curves if c.arm == arm and len(c.x)]
             style = look(index)
@@ -136,7 +139,7 @@ def learning_curves(
             if own:
                 grid, middle = median_curve(own)
                 every = max(1, len(grid) // 8)
-                label = f"{arm} (median of {len(own)})"
+                label = arm if len(arms) > LEGEND_INSIDE else f"{arm} (median of {len(own)})"
                 axes.plot(grid, middle, linewidth=2.4, label=label, markevery=every, markersize=6, **style)
         if threshold is not None:
             axes.axhline(threshold, color="#444444", linestyle=":", linewidth=1.2)
@@ -148,8 +151,10 @@ def learning_curves(
         values = [v for c in curves for v in c.y]
         if values and min(values) >= 0 and max(values) <= 1:
             axes.set_ylim(0, 1)
-        if arms:
-            axes.legend(loc="upper left")
+        if len(arms) > LEGEND_INSIDE:
+            fig.legend(loc="outside upper left", ncols=4, fontsize=9, title="bold: median over seeds")
+        elif arms:
+            axes.legend(loc="best")
         return save(fig, path, formats, titles)
 
 

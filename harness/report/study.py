@@ -193,8 +193,8 @@ def _won_cells(evidence: Evidence) -> str:
     if not own:
         return "–"
     faster = sum(regime in ("wins", "only it learns") for regime in own)
-    slower = sum(regime in ("loses", "collapses") for regime in own)
-    return f"faster in {faster} of {len(own)} settings, slower or stuck in {slower}"
+    slower = sum(regime in ("loses", "too late", "stuck", "collapses") for regime in own)
+    return f"faster in {faster} of {len(own)} settings, slower or never there in {slower}"
 
 
 def settle_words(evidence: Evidence) -> str:

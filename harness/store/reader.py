@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.store.manifests import read_manifests
 
 STATUSES = ("completed", "failed", "diverged", "stopped", "running")
 RECORD_FILES = ("evals.jsonl", "steps.jsonl", "timings.jsonl")
@@ -198,24 +199,22 @@ def load_run(path: Path, *, with_steps: bool = True) -> RunRecord:
 
 
 ARCHIVE = ("manifests.json", "evaluations.parquet")
+STEPS = "steps.parquet"
 
 
 def load_archive(folder: Path) -> list[RunRecord]:
     """The runs of committed evidence: manifests with status, and all evaluations in one Parquet table.
 
-    Its columns are `run_id`, `optimizer_step`, `n`, `metric_*`, `cost_*` (cumulative), `train_seconds`.
+    Its columns are `run_id`, `optimizer_step`, `n`, `metric_*`, `cost_*` (cumulative), `train_seconds`; those of
+    the steps, where they were kept, are the same less `n`.
     """
-    import pyarrow.parquet as pq
-
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in pq.read_table(folder / ARCHIVE[1]).to_pylist():
-        rows.setdefault(row["run_id"], []).append(row)
+    rows, steps = _rows_by_run(folder / ARCHIVE[1]), _rows_by_run(folder / STEPS)
     out = []
-    for manifest in json.loads((folder / ARCHIVE[0]).read_text(encoding="utf-8")):
+    for manifest in read_manifests(folder / ARCHIVE[0]):
         spec, claim = manifest.get("spec") or {}, manifest.get("claim") or {}
         algorithm = str((spec.get("algorithm") or {}).get("name", "unknown"))
         own = sorted(rows.get(manifest["run_id"], []), key=lambda row: row["optimizer_step"])
-        timed = [row for row in own if row.get("train_seconds") is not None]
+        trained = sorted(steps.get(manifest["run_id"], []), key=lambda row: row["optimizer_step"])
         mismatch = manifest.get("mismatch") or {}
         out.append(
             RunRecord(
@@ -223,10 +222,7 @@ def load_archive(folder: Path) -> list[RunRecord]:
                 arm=str(claim.get("arm") or manifest.get("arm") or algorithm), algorithm=algorithm,
                 seed=_seed(spec), spec=spec, claim=claim, status=manifest.get("status", "completed"),
                 reason=manifest.get("reason") or "", evals=[_evaluation(row) for row in own],
-                timings=[
-                    {"optimizer_step": row["optimizer_step"], "phase": "eval", "seconds": row["train_seconds"]}
-                    for row in timed
-                ],
+                steps=[_record(row) for row in trained], timings=_timings(trained, own),
                 problems=[*([] if own else ["no evaluation was recorded"]), *mismatch_words(mismatch)],
                 manifest=manifest, mismatch=mismatch,
             )
@@ -234,20 +230,40 @@ def load_archive(folder: Path) -> list[RunRecord]:
     return out
 
 
+def _rows_by_run(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a Parquet table by run; none where there is no file."""
+    import pyarrow.parquet as pq
+
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in pq.read_table(path).to_pylist() if path.exists() else ():
+        rows.setdefault(row["run_id"], []).append(row)
+    return rows
+
+
+def _timings(steps: Iterable[Mapping[str, Any]], evals: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Seconds by optimizer step and phase, in order, as timings.jsonl holds them."""
+    found = [
+        {"optimizer_step": row["optimizer_step"], "phase": phase, "seconds": row["train_seconds"]}
+        for phase, rows in (("train", steps), ("eval", evals))
+        for row in rows
+        if row.get("train_seconds") is not None
+    ]
+    return sorted(found, key=lambda row: row["optimizer_step"])
+
+
 def _evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
     """One evaluation as evals.jsonl holds it, from a row of the table."""
+    counts = {"problems": json.loads(row["problems"])} if row.get("problems") else {}
+    return {"n": row["n"], **_record(row), **counts}
+
+
+def _record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Optimizer step, metrics and costs from a row of a table."""
 
     def part(prefix: str) -> dict[str, Any]:
         return {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix) and v is not None}
 
-    counts = {"problems": json.loads(row["problems"])} if row.get("problems") else {}
-    return {
-        "optimizer_step": row["optimizer_step"],
-        "n": row["n"],
-        "metrics": part("metric_"),
-        "costs": part("cost_"),
-        **counts,
-    }
+    return {"optimizer_step": row["optimizer_step"], "metrics": part("metric_"), "costs": part("cost_")}
 
 
 def _below(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -91,7 +91,8 @@ def test_sensitivity_checks_stand_beside_the_ratio(good):
 
 def test_the_cost_claim_shows_its_break_even_price():
     claim = load_claim("cost")
-    crossings = {"grpo": [80] * 5, "bot_grpo": [40] * 5}
+    horizon = claim.scale("tiny").horizon
+    crossings = {"grpo": [0.6 * horizon] * 5, "bot_grpo": [0.3 * horizon] * 5}
     found = judge(claim, "tiny", simulated_sweep(claim, "tiny", crossings, np.random.default_rng(0)))
     shown = next(t for t in claim_tables(found) if t.name == "cost")
     row = shown.rows[0]

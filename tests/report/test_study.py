@@ -218,7 +218,7 @@ def test_trends_are_ratios_and_settings_are_counted(tmp_path):
     (evidence,) = evidence_below(tmp_path)
     found = study_row(evidence)
     assert found.result == ("bot_keep vs grpo: speed-up times 1.20 (1.10 to 1.30) for 1 more of log2_steps",)
-    assert found.won == "faster in 2 of 5 settings, slower or stuck in 2"
+    assert found.won == "faster in 2 of 5 settings, slower or never there in 2"
 
 
 def test_an_a_a_control_is_shown_and_no_comparison_of_bot(tmp_path):
