@@ -8,6 +8,7 @@ all, and prompts whose cached keys and values are those of older weights; that o
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 import os
 import random
@@ -47,6 +48,14 @@ def require_vllm() -> None:
             "sampler.name='vllm': vLLM is not installed; run pip install 'creditbench[gpu]' (on a CPU: the environment "
             "`tox -e vllm`), or use sampler.name=native"
         )
+
+
+def unties_head(device: torch.device) -> bool:
+    """Whether a tied head is handed over as one of its own.
+
+    vLLM's CPU kernels compute with a packed copy of the head, which a hand-over to a tied head leaves as it was.
+    """
+    return device.type == "cpu"
 
 
 class VllmSampler:
@@ -127,13 +136,15 @@ class VllmSampler:
         _environment(cpu)
         self._folder = tempfile.TemporaryDirectory(prefix="creditbench-vllm-")
         self.model.config.save_pretrained(self._folder.name)
-        self.untied = cpu and bool(self.model.config.tie_word_embeddings)
+        self.untied = unties_head(self.device) and bool(self.model.config.tie_word_embeddings)
         backend = "in-process" if cpu else "ipc"
         with _this_process_as_it_was():
             from vllm import LLM
             from vllm.config import WeightTransferConfig
             from vllm.platforms import current_platform
 
+            # it warns at every hand-over of modules that have no weights; the probe judges what arrived
+            logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
             from harness.train.vllm_weights import PolicySource, open_transfer
 
             if current_platform.is_cpu() != cpu:
@@ -177,7 +188,6 @@ class VllmSampler:
             "kv_cache_memory_bytes": gibibytes << 30 or CPU_CACHE_BYTES,
         }
         if self.untied:
-            # vLLM's CPU kernels keep a packed copy of the head, which a hand-over to a tied head leaves as it was
             out["hf_overrides"] = {"tie_word_embeddings": False}
         return {**common, **out}
 
