@@ -34,6 +34,9 @@ MEAN_GAP = 0.15
 """bf16: most that log-probs may differ on average (nats). Rounding alone moved single tokens of SmolLM2-135M by
 1.6 and the mean by 0.03 to 0.04, so the largest says nothing, and a mean four times that is no rounding."""
 CPU_CACHE_BYTES = 1 << 30
+CPU_BATCH_TOKENS = 8192
+NOISY = ("vllm.model_executor.model_loader.reload.layerwise", "vllm.logging_utils.dump_input")
+"""Loggers that warn at every hand-over of modules without weights, and that write out whole batches on an error."""
 
 
 class WeightSyncError(RuntimeError):
@@ -143,8 +146,8 @@ class VllmSampler:
             from vllm.config import WeightTransferConfig
             from vllm.platforms import current_platform
 
-            # it warns at every hand-over of modules that have no weights; the probe judges what arrived
-            logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+            for noisy in NOISY:
+                logging.getLogger(noisy).setLevel(logging.CRITICAL)
             from harness.train.vllm_weights import PolicySource, open_transfer
 
             if current_platform.is_cpu() != cpu:
@@ -186,6 +189,9 @@ class VllmSampler:
         out: dict[str, Any] = {
             "enforce_eager": True,  # compiling costs more than a run on a CPU gains
             "kv_cache_memory_bytes": gibibytes << 30 or CPU_CACHE_BYTES,
+            # a prompt computed in two parts sets a seeded generator back, which those of a CPU cannot be (vLLM 0.32)
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(self.codec.context, CPU_BATCH_TOKENS),
         }
         if self.untied:
             out["hf_overrides"] = {"tie_word_embeddings": False}

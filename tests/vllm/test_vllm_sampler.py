@@ -116,6 +116,19 @@ def test_same_address_gives_the_same_completion_in_any_batch(sampler, policy):
     assert torch.equal(draw(sampler, codec).logprobs, together.logprobs)
 
 
+def test_more_prompts_than_fit_one_forward_pass(sampler, policy):
+    """Prompts without anything in common, of more tokens than the engine computes at once."""
+    codec = policy[1]
+    generator = torch.Generator().manual_seed(0)
+    long = torch.randint(5, 300, (48, 400), generator=generator).tolist()
+    streams = [("many", i) for i in range(48)]
+    together = sampler.sample(long, [1] * 48, streams, max_tokens=4, temperature=1.0)
+    last = sampler.sample(long[-1:], [1], streams[-1:], max_tokens=4, temperature=1.0)
+    length = int(last.mask.sum())
+    assert last.ids[0, :length].tolist() == together.ids[-1, :length].tolist()
+    assert codec.pad_id not in together.ids[together.mask]
+
+
 def test_new_weights_are_used_behind_a_long_common_prefix(sampler, policy):
     model, codec = policy
     before = draw(sampler, codec)
