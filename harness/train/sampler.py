@@ -138,9 +138,9 @@ class NativeSampler:
         rows, limit = noise.shape
         ids = torch.full((rows, limit), self.pad_id, dtype=torch.long, device=self.device)
         logprobs = torch.zeros((rows, limit), device=self.device)
-        lengths = torch.full((rows,), limit, device=self.device)
-        ended = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        lengths = torch.zeros(rows, dtype=torch.long, device=self.device)
         alive = torch.arange(rows, device=self.device)
+        going = torch.ones(rows, dtype=torch.bool, device=self.device)
         logits = self.decoder.start(
             prompt_ids.to(self.device),
             prompt_mask.to(self.device),
@@ -150,23 +150,24 @@ class NativeSampler:
         for t in range(limit):
             scaled = logits.float() / temperature
             tokens = draw(scaled, noise[alive, t])
-            chosen = scaled.gather(1, tokens[:, None])[:, 0] - torch.logsumexp(scaled, dim=-1)
-            going = ~ended[alive]
-            ids[alive[going], t] = tokens[going]
-            logprobs[alive[going], t] = chosen[going]
-            stops = going & torch.isin(tokens, self.eos)
-            lengths[alive[stops]] = t + 1
-            ended[alive[stops]] = True
-            if t + 1 == limit or bool(ended[alive].all()):
+            # rows that have ended are written too, and masked at the end: cheaper than choosing at every token
+            ids[alive, t] = tokens
+            logprobs[alive, t] = scaled.gather(1, tokens[:, None])[:, 0] - torch.logsumexp(scaled, dim=-1)
+            lengths[alive] += going
+            going = going & ~torch.isin(tokens, self.eos)
+            left = int(going.sum())
+            if t + 1 == limit or not left:
                 break
-            going = ~ended[alive]
-            if (t + 1) % self.compact_every == 0 and int(going.sum()) <= 0.9 * len(alive):
+            if (t + 1) % self.compact_every == 0 and left <= 0.9 * len(alive):
                 kept = going.nonzero()[:, 0]
                 self.decoder.keep(kept)
-                alive, tokens = alive[kept], tokens[kept]
+                alive, tokens, going = alive[kept], tokens[kept], going[kept]
             logits = self.decoder.step(tokens)
         mask = torch.arange(limit, device=self.device)[None, :] < lengths[:, None]
-        return Completions(ids, mask, logprobs, ~ended)
+        ended = torch.isin(ids.gather(1, lengths[:, None] - 1)[:, 0], self.eos)
+        return Completions(
+            ids.masked_fill(~mask, self.pad_id), mask, logprobs.masked_fill(~mask, 0.0), ~ended
+        )
 
 
 def join_completions(parts: Sequence[Completions], pad_id: int) -> Completions:
