@@ -18,7 +18,7 @@ from harness.benchmark.setting import Setting, example_indices
 
 def config_values(setting: Setting, folder: str) -> dict[str, Any]:
     """The arguments of GRPOConfig: plain GRPO without KL, the settings of ours, nothing logged or saved."""
-    rows = setting.trl_micro_batch_size or setting.completions
+    rows = min(setting.trl_micro_batch_size or setting.completions, setting.completions)
     return {
         "output_dir": folder,
         "per_device_train_batch_size": rows,

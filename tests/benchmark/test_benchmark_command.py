@@ -67,8 +67,9 @@ def test_both_sides_have_the_same_settings() -> None:
     assert other["weight_decay"] == train.weight_decay
     assert not other["bf16"]
     assert not other["gradient_checkpointing"]
-    halves = theirs.config_values(Setting(trl_micro_batch_size=16), "folder")
-    assert (halves["per_device_train_batch_size"], halves["gradient_accumulation_steps"]) == (16, 8)
+    for rows, parts in ((16, (16, 8)), (0, (128, 1)), (500, (128, 1))):
+        found = theirs.config_values(Setting(trl_micro_batch_size=rows), "folder")
+        assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"]) == parts
 
 
 def test_both_sides_have_the_same_prompts() -> None:
