@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.archive import BLOCK as EVIDENCE
 from harness.benchmark.setting import cores
 from harness.errors import UserError
 from harness.names import lookup
@@ -19,7 +18,7 @@ from harness.report.tables import Table, table, to_markdown
 from harness.store.writer import read_json, write_atomic, write_json
 
 Result = Mapping[str, Any]
-BLOCK = re.compile(EVIDENCE.pattern.replace("evidence", "benchmark"), re.S)
+BLOCK = re.compile(r"(<!-- benchmark: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 MIB = 2**20
 
 
