@@ -1,9 +1,8 @@
-"""Turns a finished results folder into committed evidence, and evidence into the README's figures."""
+"""Turns a finished results folder into committed evidence."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from dataclasses import replace
@@ -32,7 +31,6 @@ STEP_METRICS = (
 )
 STEP_ROWS = 20_000
 """Above so many optimizer steps in all, a sweep's steps are not kept: its evaluations and pictures are."""
-BLOCK = re.compile(r"(<!-- evidence: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 
 
 def tidy_rows(runs: list[RunRecord]) -> list[dict[str, Any]]:
@@ -146,34 +144,3 @@ def _write_manifests(path: Path, runs: list[RunRecord]) -> None:
     head = json.dumps(shared, indent=2, sort_keys=True)
     text = f'{{"shared": {head},\n"runs": [\n' + ",\n".join(own) + "\n]}\n"
     write_atomic(path, text.encode())
-
-
-def latest(published: Path, name: str) -> Path:
-    """The newest evidence of a claim at a scale (`compile-speedup-tiny`); UserError when there is none."""
-    dates = sorted(path for path in (published / name).glob("*") if (path / "verdict.json").exists())
-    if not dates:
-        raise UserError(
-            f"{published / name}: holds no evidence; run the claim and `harness archive` it first"
-        )
-    return dates[-1]
-
-
-def evidence_text(folder: Path) -> str:
-    """What the terminal showed, and the picture, in Markdown for the README."""
-    summary = (folder / "summary.txt").read_text(encoding="utf-8").rstrip()
-    picture = (folder / "learning-curve.png").as_posix()
-    return f"```text\n{summary}\n```\n\n![Learning curves, every seed]({picture})\n"
-
-
-def fill(text: str, published: Path) -> str:
-    """The text with each `<!-- evidence: NAME -->` block filled from the newest evidence of that name."""
-    return BLOCK.sub(lambda m: m[1] + evidence_text(latest(published, m["name"])) + m[3], text)
-
-
-def update_readme(readme: Path, published: Path) -> bool:
-    """Fills the README's evidence blocks; whether anything changed."""
-    before = readme.read_text(encoding="utf-8")
-    after = fill(before, published)
-    if after != before:
-        write_atomic(readme, after.encode())
-    return after != before

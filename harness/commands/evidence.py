@@ -9,14 +9,25 @@ from typing import Annotated
 import typer
 
 from harness.commands.common import command, print_json, say
+from harness.errors import UserError
 
 
 @dataclass(frozen=True)
 class PlanOptions:
     """Options of `harness plan`."""
 
-    claim: Annotated[str, typer.Option(help="A claim of `harness ls claims`, or a TOML file.")]
+    claim: Annotated[str, typer.Option(help="A claim of `harness ls claims`, or a TOML file.")] = ""
     scale: Annotated[str, typer.Option(help="smoke, tiny, small or paper.")] = "tiny"
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Instead: what a run takes of a card, without loading anything.")
+    ] = False
+    model: Annotated[str, typer.Option(help="--memory without a claim: a preset or a model's folder.")] = ""
+    algorithm: Annotated[str, typer.Option(help="--memory without a claim: names, or all.")] = "grpo,bpco"
+    card: Annotated[str, typer.Option(help="--memory: sizes of cards in GiB.")] = "24,48,80"
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="--memory: length of a prompt.")] = 256
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="--memory: change a setting of the runs.")
+    ] = None  # type: ignore[assignment]
     pilot: Annotated[str, typer.Option(help="A folder of runs of this claim, for spread and cost.")] = ""
     sigma: Annotated[float, typer.Option(help="SD between seeds of log time, where there is no pilot.")] = 0.0
     seeds: Annotated[int, typer.Option(min=0, help="Seeds an arm to plan for; 0 is the claim's own.")] = 0
@@ -26,7 +37,12 @@ class PlanOptions:
 
 
 def plan(options: PlanOptions) -> None:
-    """Say how many seeds a claim needs, what they cost, and what they cannot answer."""
+    """Say how many seeds a claim needs, what they cost, and what they cannot answer; or what fits a card."""
+    if options.memory:
+        _plan_memory(options)
+        return
+    if not options.claim:
+        raise UserError("--claim: name a claim of `harness ls claims`, or give --memory with --model")
     from harness.claims.schema import load_claim
     from harness.plan import Prices, plan_table
     from harness.plan import plan as make
@@ -45,6 +61,30 @@ def plan(options: PlanOptions) -> None:
         print_json(found.to_json())
     else:
         print(to_text(plan_table(found), 110))
+
+
+def _plan_memory(options: PlanOptions) -> None:
+    from harness.memory import memory_tables
+    from harness.plan import claim_specs, memory_answers, model_specs
+    from harness.report.tables import to_text
+
+    try:
+        cards = [float(part) for part in options.card.split(",")]
+    except ValueError:
+        cards = []
+    if not cards or min(cards) <= 0:
+        raise UserError(f"--card {options.card!r}: give sizes in GiB, e.g. 24,80")
+    if options.claim:
+        specs = claim_specs(options.claim, options.scale, options.settings or ())
+    elif options.model:
+        specs = model_specs(options.model, options.algorithm, options.settings or ())
+    else:
+        raise UserError("--memory: name a model with --model (harness ls models), or a claim with --claim")
+    found = memory_answers(specs, cards, options.prompt_tokens)
+    if options.json:
+        print_json([one.to_json() for one in found])
+        return
+    print("\n".join(to_text(table, 126) for table in memory_tables(found)))
 
 
 @dataclass(frozen=True)
@@ -144,16 +184,21 @@ def archive(options: ArchiveOptions) -> None:
 class ReadmeOptions:
     """Options of `harness readme`."""
 
-    readme: Annotated[str, typer.Argument(help="A Markdown file with evidence blocks.")] = "README.md"
+    pages: Annotated[
+        list[str], typer.Argument(help="Markdown files with generated blocks; README.md and docs by default.")
+    ] = None  # type: ignore[assignment]
     published: Annotated[str, typer.Option(help="Where evidence is kept.")] = "results/published"
 
 
 def readme(options: ReadmeOptions) -> None:
-    """Fill the README's evidence blocks from results/published."""
-    from harness.archive import update_readme
+    """Fill the generated blocks of README.md and other pages: study table, evidence, methods of claims."""
+    from harness.report.pages import pages_with_blocks, update_page
 
-    changed = update_readme(Path(options.readme), Path(options.published))
-    say(f"{options.readme}: {'updated' if changed else 'already up to date'}")
+    for page in options.pages or map(str, pages_with_blocks(Path())):
+        if not Path(page).is_file():
+            raise UserError(f"{page!r} is not a file: name a Markdown page")
+        changed = update_page(Path(page), Path(options.published))
+        say(f"{page}: {'updated' if changed else 'already up to date'}")
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def dynamics_picture(
             _panel(axes, runs, dynamic, arms, title)
         for axes, (_, dynamic, _) in zip(grid.flat, panels, strict=False):
             if dynamic.metric != "mean_tokens":  # a share; set once all panels that share the axis are drawn
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(0, 1.04 * axes.get_ylim()[1])
         for index in range(len(panels), rows * columns):
             grid.flat[index].set_axis_off()
         for column in range(columns):  # the lowest panel of a column names the axis
