@@ -285,7 +285,9 @@ def answer(
 
 def memory_tables(answers: Sequence[CardAnswer]) -> list[Table]:
     """The parts of each algorithm's plan on the first card, and every card's answer."""
-    first = {a.plan.algorithm: a.plan for a in reversed(answers)}
+    first: dict[str, MemoryPlan] = {}
+    for one in answers:
+        first.setdefault(one.plan.algorithm, one.plan)
     names = list(dict.fromkeys(part.name for plan in first.values() for part in plan.parts))
     rows: list[tuple[Cell, ...]] = []
     for name in names:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,11 @@ from harness.claims.results import ArmResult
 from harness.claims.rules import finite, number
 from harness.claims.schema import Claim, Equivalence, PassAtKDifference, TimeToThreshold
 from harness.errors import UserError
+from harness.memory import CardAnswer, answer
+from harness.models import PRESETS
+from harness.models.source import shape_of
 from harness.report.tables import Cell, Table, table
+from harness.spec import RunSpec, apply_settings, parse_run
 from harness.stats.censored import DegenerateFit, fit_lognormal
 from harness.stats.compare import smallest_p
 from harness.stats.power import runs_for_equivalence, runs_for_shift, runs_for_width
@@ -258,3 +263,51 @@ def plan_table(found: ClaimPlan) -> Table:
         notes=(*found.answers, f"smallest exact p {number(found.smallest_p)}; in all {totals}", *found.notes),
         name="plan",
     )  # fmt: skip
+
+
+def claim_specs(name: str, scale: str, settings: Sequence[str] = ()) -> dict[str, RunSpec]:
+    """One run of each arm of a claim at a scale, with settings changed."""
+    from harness.claims.schema import load_claim
+    from harness.reproduce import run_spec
+
+    claim = load_claim(name)
+    found = {arm.name: run_spec(claim, scale, arm, claim.first_seed) for arm in claim.arms_at(scale)}
+    return {
+        arm: parse_run(apply_settings(spec.model_dump(mode="json"), settings)) for arm, spec in found.items()
+    }
+
+
+def model_specs(model: str, algorithms: str, settings: Sequence[str] = ()) -> dict[str, RunSpec]:
+    """One run of each named algorithm (or of `all`) on a model, with its preset's settings, then the given ones."""
+    from harness.registry import algorithms as registered
+
+    names = sorted(registered()) if algorithms == "all" else [a for a in algorithms.split(",") if a]
+    preset = PRESETS.get(model)
+    own = [f"{key}={json.dumps(value)}" for key, value in (preset.settings if preset else {}).items()]
+    return {
+        name: parse_run(
+            apply_settings({"algorithm": {"name": name}, "model": {"name": model}}, [*own, *settings])
+        )
+        for name in names
+    }
+
+
+def memory_answers(
+    specs: Mapping[str, RunSpec], cards: Sequence[float], prompt_tokens: int
+) -> list[CardAnswer]:
+    """What each run takes of each card (GiB); UserError for a model whose sizes are not known here."""
+    from harness.train.build import build_algorithm
+
+    found = []
+    for name, spec in specs.items():
+        shape = shape_of(spec.model.name)
+        if shape is None:
+            raise UserError(
+                f"model.name={spec.model.name!r}: its sizes are not known without loading it; name a preset, or a "
+                "folder with its config.json"
+            )
+        requires = build_algorithm(spec).requires
+        for card in sorted(cards):
+            one = answer(shape, spec, requires, card, prompt_tokens)
+            found.append(replace(one, plan=replace(one.plan, algorithm=name)))
+    return found

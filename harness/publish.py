@@ -137,6 +137,7 @@ def to_folder(run_folder: Path, out: Path, *, which: Literal["best", "last"] = "
     Needs no network. UserError when the folder holds no run or `out` is not empty.
     """
     from harness.spec import parse_run
+    from harness.train.adapters import merge_adapter
     from harness.train.load import load_policy
 
     if not (run_folder / "manifest.json").exists():
@@ -148,6 +149,7 @@ def to_folder(run_folder: Path, out: Path, *, which: Literal["best", "last"] = "
     weights, step = load_checkpoint(run, which)
     model, tokenizer = load_policy(spec.model, spec.seeds.of("initialisation"))
     model.load_state_dict(weights)
+    merge_adapter(model)
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -32,7 +32,6 @@ from harness.spec import RunSpec, parse_run
 from harness.store.reader import RunRecord
 from harness.train.alignment import TextAligner
 from harness.train.build import build_task
-from harness.train.prompts import PromptCodec
 from harness.train.sampler import NativeSampler
 from harness.train.streams import Address
 from tasks.base import Answer, Example
@@ -85,8 +84,7 @@ def last_answers(target: Target, examples: Sequence[Example]) -> list[Answer]:
     """
     spec = target.spec
     assert spec is not None
-    context = getattr(target.model.config, "max_position_embeddings", 0) or 0
-    codec, aligner = PromptCodec(target.tokenizer, context=context), TextAligner(target.tokenizer)
+    codec, aligner = target.codec(), TextAligner(target.tokenizer)
     sampler = NativeSampler(target.model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
     limit, seed = spec.train.max_completion_tokens, spec.seeds.of("evaluation")
     answers: list[Answer] = []

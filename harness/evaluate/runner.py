@@ -17,7 +17,6 @@ from harness.evaluate.target import Target, load_target
 from harness.store.writer import write_json
 from harness.sweep.jobs import versions
 from harness.train.alignment import TextAligner
-from harness.train.prompts import PromptCodec
 from harness.train.rollout import Completion, Generator, describe
 from harness.train.sampler import NativeSampler, Sampler
 from harness.train.streams import Address
@@ -155,8 +154,7 @@ def evaluate_task(
     Each sample has a random stream of its own, from the seed, the problem's place and the sample's number.
     UserError for a prompt that does not fit, and for a k beyond the samples.
     """
-    context = getattr(target.model.config, "max_position_embeddings", 0) or 0
-    codec = PromptCodec(target.tokenizer, context=context)
+    codec = target.codec()
     sampler = NativeSampler(target.model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
     generator = Generator(task, codec, TextAligner(target.tokenizer), sampler, max_tokens=options.max_tokens)
     examples = _examples(task, options)
@@ -236,7 +234,7 @@ def evaluate_named(
 
 def greedy_completer(target: Target, *, max_tokens: int) -> Callable[[Sequence[str]], list[str]]:
     """Text to its greedy continuation, without a chat template: for the contamination probe."""
-    codec = PromptCodec(target.tokenizer)
+    codec = target.codec()
     sampler = NativeSampler(target.model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
     aligner = TextAligner(target.tokenizer)
 

@@ -11,6 +11,7 @@ from harness.spec import ModelSpec, RunSpec, parse_run
 from harness.store.writer import read_json
 from harness.train import checkpoint
 from harness.train.load import load_policy
+from harness.train.prompts import PromptCodec, codec_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Target:
     seed: int = -1
     optimizer_step: int = 0
     spec: RunSpec | None = None
+
+    def codec(self) -> PromptCodec:
+        """How this model's prompts are written and its answers end."""
+        spec = ModelSpec(name=self.name) if self.spec is None else self.spec.model
+        return codec_of(spec, self.tokenizer, self.model.config, self.model.generation_config)
 
 
 def _checkpoint_state(folder: Path, which: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def add_adapter(model: Any, adapter: AdapterSpec) -> None:
     Source: arXiv 2106.09685. UserError when a named layer is not in the model.
     """
     try:
-        from peft import LoraConfig
+        from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise EnvironmentProblem(
             "model.adapter: LoRA needs peft; run pip install 'creditbench[gpu]', or unset model.adapter"
@@ -36,7 +36,7 @@ def add_adapter(model: Any, adapter: AdapterSpec) -> None:
         target_modules=list(adapter.targets) or "all-linear",
     )
     try:
-        model.add_adapter(config)
+        inject_adapter_in_model(config, model)
     except ValueError:
         known = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)}
         raise UserError(
@@ -98,7 +98,6 @@ def merge_adapter(model: Any) -> None:
         plain = layer.get_base_layer()
         plain.weight.copy_(weight_of(layer))
         model.set_submodule(name, plain)
-    model._hf_peft_config_loaded = False  # else transformers would save an adapter
     model.requires_grad_(True)
 
 

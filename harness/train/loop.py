@@ -136,6 +136,7 @@ class Trainer:
         every, before = self.spec.evaluation.every, self.progress.optimizer_step
         torch.manual_seed(seed_of("torch", self.spec.seeds.of("sampling"), before))
         record = self._train_step()
+        self.optimizer.zero_grad(set_to_none=True)  # no gradients beside what sampling takes
         done = self.progress.optimizer_step
         self._record_time("train")
         self.writer.append(

@@ -40,9 +40,10 @@ def last_hidden(backbone: Any, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W
     Where gradient checkpointing is on, transformers recompute a layer in backward only in training mode;
     the layers alone enter it, for this forward, so that no dropout comes alive.
     """
-    layers = []
-    if torch.is_grad_enabled() and getattr(backbone, "is_gradient_checkpointing", False):
-        layers = [m for m in backbone.modules() if isinstance(m, GradientCheckpointingLayer)]
+    layers: list[torch.nn.Module] = []
+    if torch.is_grad_enabled():
+        blocks = [m for m in backbone.modules() if isinstance(m, GradientCheckpointingLayer)]
+        layers = [block for block in blocks if block.gradient_checkpointing]
     for layer in layers:
         layer.training = True
     try:
