@@ -368,14 +368,20 @@ def _steps(stage: Stage, algorithm: str) -> Iterator[Figure]:
     yield from _train(stage, _run_spec(stage, algorithm))
 
 
-def vllm_sampler(stage: Stage) -> Iterator[Figure]:
-    """vLLM beside the trainer: hand-over of weights checked by its probe, before and after they change."""
-    from harness.train.vllm_sampler import VllmSampler, require_vllm
+def _need_vllm() -> None:
+    from harness.train.vllm_sampler import require_vllm
 
     try:
         require_vllm()
     except UserError as error:
         raise Skipped(str(error)) from None
+
+
+def vllm_sampler(stage: Stage) -> Iterator[Figure]:
+    """vLLM beside the trainer: hand-over of weights checked by its probe, before and after they change."""
+    from harness.train.vllm_sampler import VllmSampler
+
+    _need_vllm()
     model = stage.model()
     dtype = "bfloat16" if stage.cuda else "float32"
     sampler = VllmSampler(model, stage.codec, SamplerSpec(name="vllm", dtype=dtype, memory_share=0.3))
@@ -401,8 +407,7 @@ def vllm_sampler(stage: Stage) -> Iterator[Figure]:
 
 def vllm_steps(stage: Stage) -> Iterator[Figure]:
     """Steps of GRPO with vLLM as the sampler, sleeping while the trainer works."""
-    if importlib.util.find_spec("vllm") is None:
-        raise Skipped("vLLM is not installed: pip install 'creditbench[gpu]'")
+    _need_vllm()
     spec = _run_spec(stage, "grpo", sampler={"name": "vllm", "memory_share": 0.3})
     yield from _train(stage, spec)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,12 +154,12 @@ class Off:
     def __init__(self, sampler, shift: float) -> None:
         self.sampler, self.shift = sampler, shift
 
-    def refresh(self) -> None:
-        self.sampler.refresh()
+    def __getattr__(self, name: str):
+        return getattr(self.sampler, name)
 
     def sample(self, *args, **kwargs):
         found = self.sampler.sample(*args, **kwargs)
-        return type(found)(found.ids, found.mask, found.logprobs - self.shift, found.truncated)
+        return replace(found, logprobs=found.logprobs - self.shift)
 
 
 def train(spec, root: Path, shift: float) -> tuple[Trainer, Path, tuple[str, str]]:
