@@ -12,7 +12,7 @@ from harness.benchmark.setting import Setting
 from harness.benchmark.side import Side, run_side
 
 Row = Mapping[str, Any]
-REPEATS = 2000
+REPEATS = 1000
 
 
 def seconds_at(rows: Sequence[Row], tokens: float, measure: str = "seconds") -> float:

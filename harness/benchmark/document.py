@@ -205,6 +205,19 @@ def variants_table(found: Sequence[Result]) -> Table:
     )  # fmt: skip
 
 
+def interface_table(found: Sequence[Result]) -> Table:
+    """The newest call: seconds of each command."""
+    last = found[-1]
+    rows = [(row["command"], row["cpu_seconds"], row["wall_seconds"]) for row in last["rows"]]
+    return table(
+        ("command", "CPU s", "wall s"),
+        rows,
+        caption="Commands, in fresh processes",
+        notes=_notes(last)[:1],
+        name="interface",
+    )
+
+
 PARTS: Mapping[str, Callable[[Sequence[Result]], Table]] = {
     "against": against_table,
     "sweep": sweep_table,
@@ -213,6 +226,7 @@ PARTS: Mapping[str, Callable[[Sequence[Result]], Table]] = {
     "scoring": scoring_table,
     "advantages": advantages_table,
     "variants": variants_table,
+    "interface": interface_table,
 }
 
 

@@ -35,6 +35,7 @@ class BenchmarkOptions:
     scoring: Annotated[bool, typer.Option("--scoring", help="Components a second, and bare esbuild.")] = False
     advantages: Annotated[bool, typer.Option("--advantages", help="Advantages against tokens.")] = False
     variants: Annotated[bool, typer.Option("--variants", help="What was tried, against its default.")] = False
+    interface: Annotated[bool, typer.Option("--interface", help="Help, lists, a report on 200 runs.")] = False
     trl_python: Annotated[str, typer.Option(help="A Python that has TRL 1.16; this one by default.")] = ""
     model: Annotated[str, typer.Option(help="A model of `harness ls models`, or a folder.")] = "react-tiny"
     rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs of --against.")] = 2
@@ -114,6 +115,12 @@ def _variants(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
     return variants(replace(setting, threads=1), quick=options.quick)
 
 
+def _interface(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
+    from harness.benchmark.interface import interface
+
+    return interface(quick=options.quick)
+
+
 PARTS: dict[str, Callable[[Setting, BenchmarkOptions], dict[str, Any]]] = {
     "against": _against,
     "sweep": _sweep,
@@ -122,6 +129,7 @@ PARTS: dict[str, Callable[[Setting, BenchmarkOptions], dict[str, Any]]] = {
     "scoring": _scoring,
     "advantages": _advantages,
     "variants": _variants,
+    "interface": _interface,
 }
 
 

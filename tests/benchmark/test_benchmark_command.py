@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from harness.benchmark import against, side, theirs
+from harness.benchmark import against, interface, side, theirs
 from harness.benchmark.setting import Setting, environment, example_indices
 from harness.cli import app
 from harness.commands import benchmark as command
 from harness.errors import EnvironmentProblem
+from harness.store.reader import load_runs
 
 
 @pytest.mark.parametrize(
@@ -168,6 +171,33 @@ def test_parts_run_in_small(part: str) -> None:
     else:
         assert {row["part"] for row in found["rows"]} == {"sampling", "training"}
         assert 0 < found["scoring_share_of_step"] < 1
+
+
+def test_made_up_runs_make_a_report(tmp_path: Path) -> None:
+    interface.made_up_runs(tmp_path / "runs", 4)
+    runs = load_runs(tmp_path / "runs")
+    assert len(runs) == 4
+    assert {run.status for run in runs} == {"completed"}
+    assert all(run.evals[-1]["metrics"]["compile"] > 0.9 for run in runs)
+
+
+def test_a_commands_time_is_that_of_its_process() -> None:
+    found = interface.timed(["--help"], 1)
+    assert 0.05 < found["cpu_seconds"] < 60
+    with pytest.raises(EnvironmentProblem, match="harness ls ended with 2"):
+        interface.timed(["ls", "nothing"], 1)
+
+
+@pytest.mark.trl
+def test_trls_side_runs_in_small() -> None:
+    """In TRL's own environment: the same tokens are counted as are reported, in as many steps."""
+    if importlib.util.find_spec("trl") is None:
+        if os.environ.get("CREDITBENCH_REQUIRE_TRL") == "1":
+            pytest.fail("CREDITBENCH_REQUIRE_TRL=1, but trl cannot be imported")
+        pytest.skip("trl is not installed: run this in the trl environment")
+    found = side.run_side("trl", Setting().quick())
+    assert len(found["steps"]) == 3
+    assert all(4 <= row["tokens"] <= 4 * 12 for row in found["steps"])
 
 
 @pytest.mark.slow
