@@ -93,11 +93,14 @@ class Section:
 
 @dataclass
 class Stage:
-    """What the sections share: device, size, models, a batch of completions."""
+    """What the sections share: device, models, completions (`group` a prompt, of at most `tokens`)."""
 
     device: torch.device
     quick: bool
     deadline: float
+
+    def __post_init__(self) -> None:
+        self.group, self.tokens = (2, 16) if self.quick else (8, 128)
 
     @property
     def cuda(self) -> bool:
@@ -125,16 +128,6 @@ class Stage:
         task: Any = tasks()["react"]()
         count = 2 if self.quick else 16
         return [self.codec.encode(task.example("train", i).prompt) for i in range(count)]
-
-    @property
-    def group(self) -> int:
-        """Completions a prompt."""
-        return 2 if self.quick else 8
-
-    @property
-    def tokens(self) -> int:
-        """Token limit of a completion."""
-        return 16 if self.quick else 128
 
     def sample(self, sampler: Any, step: int = 0) -> tuple[Completions, float]:
         """Completions of every prompt, and the seconds that they took."""
@@ -408,7 +401,8 @@ def vllm_sampler(stage: Stage) -> Iterator[Figure]:
 def vllm_steps(stage: Stage) -> Iterator[Figure]:
     """Steps of GRPO with vLLM as the sampler, sleeping while the trainer works."""
     _need_vllm()
-    spec = _run_spec(stage, "grpo", sampler={"name": "vllm", "memory_share": 0.3})
+    dtype = "bfloat16" if stage.cuda else "model"
+    spec = _run_spec(stage, "grpo", sampler={"name": "vllm", "memory_share": 0.3, "dtype": dtype})
     yield from _train(stage, spec)
 
 
@@ -484,21 +478,13 @@ def main(words: list[str] | None = None) -> int:
     where += f", torch {torch.__version__}" + (", quick" if options.quick else "")
     found = check(options.device, options.quick, options.minutes)
     if options.json:
-        sections = [
-            {
-                **asdict(s),
-                "figures": [{**asdict(f), "value": _finite(f.value), "ok": f.ok} for f in s.figures],
-            }
-            for s in found
-        ]
+        sections = [asdict(section) for section in found]
+        for figure in (f for section in sections for f in section["figures"]):
+            figure["value"] = figure["value"] if math.isfinite(figure["value"]) else None
         print(json.dumps({"where": where, "sections": sections}, indent=2, allow_nan=False))
     else:
         print(to_table(found, where))
     return 1 if any(section.status == "failed" for section in found) else 0
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 if __name__ == "__main__":
