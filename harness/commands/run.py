@@ -114,7 +114,7 @@ def _print_lines(plan: Plan) -> None:
 
 def _estimate_run(plan: Plan, options: RunOptions, head: dict[str, Any]) -> None:
     """The complete plan of a scale that needs a GPU; nothing is loaded or installed for it."""
-    from harness.report.resolved_plan import resolved_text
+    from harness.resolved_tables import resolved_text
     from harness.resolved import resolve
 
     found = resolve(plan.claim, plan.scale, plan.jobs)
