@@ -20,6 +20,8 @@ from harness.store.writer import read_json, write_atomic, write_json
 Result = Mapping[str, Any]
 BLOCK = re.compile(r"(<!-- benchmark: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.S)
 MIB = 2**20
+CONTEXT = ("machine", "setting", "quick")
+"""What every kept file says beside its own figures."""
 
 
 def machine() -> dict[str, Any]:
@@ -37,16 +39,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def save(result: Result, folder: Path) -> list[Path]:
-    """One file a part and call, `<part>-<time>.json`, with setting and machine; their paths."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+def save(part: str, result: Result, folder: Path) -> Path:
+    """Keeps one part of a call as `<part>-<time>.json`, with setting and machine; its path."""
+    path = folder / f"{part}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for part in PARTS:
-        if part in result:
-            paths.append(folder / f"{part}-{stamp}.json")
-            write_json(paths[-1], {**{k: result[k] for k in ("machine", "setting", "quick")}, **result[part]})
-    return paths
+    write_json(path, {**{key: result[key] for key in CONTEXT}, **result[part]})
+    return path
 
 
 def calls(folder: Path, part: str) -> list[dict[str, Any]]:
@@ -195,14 +193,19 @@ def variants_table(found: Sequence[Result]) -> Table:
     """The newest call: what was tried."""
     last = found[-1]
     rows = [(row["part"], row["variant"], row["seconds"], row["ratio"]) for row in last["rows"]]
-    share = last["scoring_share_of_step"]
+    share, compiling = last["scoring_share_of_step"], last["compiling"]
+    more = [f"Scoring is {share:.1%} of a step: no more than that could be hidden by overlapping it."]
+    if compiling:
+        steps = compiling["compile_pays_after_steps"]
+        after = f"pays after {steps:.0f} optimizer steps" if steps else "never pays"
+        more.append(f"Compiling takes {compiling['compile_seconds']:.0f} s and {after}.")
     return table(
         ("part", "variant", "CPU s", "speed over default"),
         rows,
         caption="Variants of one step, in turn",
-        notes=_notes(last, f"Scoring is {share:.1%} of a step: no more than that could be hidden by overlapping it."),
+        notes=_notes(last, *more),
         name="variants",
-    )  # fmt: skip
+    )
 
 
 def interface_table(found: Sequence[Result]) -> Table:
@@ -232,7 +235,7 @@ PARTS: Mapping[str, Callable[[Sequence[Result]], Table]] = {
 
 def tables_of(result: Result) -> Iterator[Table]:
     """The tables of one call, for the terminal."""
-    context = {key: result[key] for key in ("machine", "setting", "quick")}
+    context = {key: result[key] for key in CONTEXT}
     for part, make in PARTS.items():
         if part in result:
             yield make([{**context, **result[part]}])

@@ -78,6 +78,33 @@ def _training(parts: Parts, work: Work, size: int) -> dict[str, Action]:
     return actions
 
 
+class Compiled:
+    """Training through torch.compile with dynamic shapes; the wall seconds of the first pass, which compiles."""
+
+    NAME = "default, compiled"
+
+    def __init__(self, parts: Parts, work: Work, size: int) -> None:
+        self.parts, self.work, self.size = parts, work, size
+        self.plain = parts.model.model
+        self.made = torch.compile(self.plain, dynamic=True)
+        start = time.perf_counter()
+        self()
+        self.first_seconds = time.perf_counter() - start
+
+    def __call__(self) -> None:
+        self.parts.model.model = self.made
+        try:
+            train_pass(self.parts, self.work, self.size)
+        finally:
+            self.parts.model.model = self.plain
+
+    def record(self, seconds: Mapping[str, float]) -> dict[str, float | None]:
+        """What compiling costs once, and after how many optimizer steps it has paid (None: never)."""
+        saved = next(iter(seconds.values())) - seconds[self.NAME]
+        steps = self.first_seconds / saved if saved > 0 else None
+        return {"compile_seconds": self.first_seconds, "compile_pays_after_steps": steps}
+
+
 def _loop(parts: Parts, work: Work, setting: Setting) -> dict[str, float]:
     """Wall seconds of scoring beside sampling and training: the most that scoring meanwhile could hide."""
     from tasks.base import Answer
@@ -106,12 +133,18 @@ def variants(setting: Setting, *, quick: bool) -> dict[str, Any]:
     parts = build_parts(setting)
     work = sample_work(parts, setting)
     rows = rows_of("sampling", interleaved(_sampling(parts, setting), rounds))
-    rows += rows_of("training", interleaved(_training(parts, work, setting.micro_batch_size), rounds))
+    actions = _training(parts, work, setting.micro_batch_size)
+    compiled = None if quick else Compiled(parts, work, setting.micro_batch_size)
+    if compiled:
+        actions[compiled.NAME] = compiled
+    training = interleaved(actions, rounds)
+    rows += rows_of("training", training)
     whole = _loop(parts, work, setting)
     parts.task.close()
     return {
         "threads": setting.threads,
         "rows": rows,
+        "compiling": compiled.record(training) if compiled else None,
         "step_seconds": whole,
         "scoring_share_of_step": whole["scoring"] / sum(whole.values()),
     }

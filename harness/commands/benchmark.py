@@ -167,21 +167,19 @@ def benchmark(options: BenchmarkOptions) -> None:
             "machine": machine(),
             "setting": setting.to_json(),
             "quick": options.quick,
-            **{name: PARTS[name](setting, options) for name in wanted},
         }
-        parts = [result[name] for name in wanted]
-        heads = {key: part[key] for part in parts for key in SUMMARY if key in part}
-        result = to_plain({**heads, **result})
-        if options.out:
-            for path in save(result, Path(options.out)):
-                say(f"kept: {path}")
+        for name in wanted:
+            found = to_plain(PARTS[name](setting, options))
+            result = {**result, **{key: found[key] for key in SUMMARY if key in found}, name: found}
+            if options.out:
+                say(f"kept: {save(name, result, Path(options.out))}")
         if options.json:
             print_json(result)
         else:
             from harness.report.tables import to_text
 
-            for found in tables_of(result):
-                print(to_text(found, 110))
+            for made in tables_of(result):
+                print(to_text(made, 110))
     if options.write:
         changed = write_document(Path(options.write), Path(options.out))
         say(f"{options.write}: {'updated' if changed else 'already up to date'}")
