@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from harness.claims.measure import curve, shown_metric
 from harness.claims.schema import Claim
 from harness.claims.verdict import Verdict
+from harness.evaluate.pair_records import PAIRS, stored_pairs
 from harness.report import dynamics
 from harness.report.claim import claim_table, claim_tables
+from harness.report.pair_table import pair_table
 from harness.report.plots import Curve, learning_curves
 from harness.report.tables import Table, render, to_text
 from harness.store.reader import RunRecord
@@ -45,6 +47,9 @@ def write_files(
         tables, drawn = _phase(claim, scale, out, verdict)
     else:
         tables, drawn = [claim_table(verdict), *claim_tables(verdict)], _curves(claim, out, verdict, runs)
+    pairs = stored_pairs(claim, scale, runs, out) if (out / PAIRS).is_file() else []
+    if pairs:
+        tables.append(pair_table(pairs))
     why, more = _why(claim, scale, out, verdict, runs)
     drawn |= more
     sheets = {path.stem.replace("screenshots-", "pictures "): path for path in out.glob("screenshots-*.png")}

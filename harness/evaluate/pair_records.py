@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 
 from harness.claims.rules import number
@@ -24,7 +24,8 @@ class PairRecord:
     """One judged pair: the treatment's score (1 won, 0 lost, 1/2 tied; None if not judged), and by whom.
 
     `agreed` says whether both orders gave the same answer; `optimizer_steps` are those of the checkpoints
-    of treatment and baseline.
+    of treatment and baseline. `judge_calls` and `judge_usd` are what both orders together cost: 0 where no
+    judge was needed (a missing or an equal picture), where a script judged, or from a cache.
     """
 
     treatment: str
@@ -36,6 +37,8 @@ class PairRecord:
     status: str
     judge: str
     optimizer_steps: tuple[int, int]
+    judge_calls: int = 0
+    judge_usd: float = 0.0
 
     @property
     def cell(self) -> Cell:
@@ -48,7 +51,8 @@ def read_pairs(path: Path) -> list[PairRecord]:
     problems: list[str] = []
     rows = read_lines(path, problems)
     names = {field.name for field in fields(PairRecord)}
-    if problems or any(set(row) != names for row in rows):
+    needed = {field.name for field in fields(PairRecord) if field.default is MISSING}
+    if problems or any(not needed <= set(row) <= names for row in rows):
         reason = problems[0] if problems else "a line lacks a field, or has one too many"
         raise UserError(f"{path}: {reason}: delete the file, and the same command judges the pairs again")
     return [PairRecord(**{**row, "optimizer_steps": tuple(row["optimizer_steps"])}) for row in rows]
@@ -86,16 +90,29 @@ def current_pairs(
     return [p for p in pairs if p.judge == judge and p.optimizer_steps == end_steps(runs, p.cell)]
 
 
+def folder_of_pairs(runs: Sequence[RunRecord]) -> Path | None:
+    """The folder above some runs (or their evidence) that holds judged pairs."""
+    above = list(runs[0].path.resolve().parents)[:4] if runs else []
+    return next((folder for folder in above if (folder / PAIRS).is_file()), None)
+
+
+def stored_pairs(
+    claim: Claim, scale: str, runs: Sequence[RunRecord], folder: Path | None = None
+) -> list[PairRecord]:
+    """The pairs of the runs as they are now, by the judge asked last; from a folder above them by default."""
+    place = folder or folder_of_pairs(runs)
+    kept = read_pairs(place / PAIRS) if place else []
+    return current_pairs(kept, run_of(claim, scale, runs), kept[-1].judge) if kept else []
+
+
 def stored_win_rates(
     claim: Claim, scale: str, runs: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
     """The runs with the win rates kept in a folder above them, by the judge asked last, and their notes."""
-    for folder in list(runs[0].path.resolve().parents)[:4] if runs else []:
-        if (folder / PAIRS).is_file():
-            kept = read_pairs(folder / PAIRS)
-            pairs = current_pairs(kept, run_of(claim, scale, runs), kept[-1].judge) if kept else []
-            return with_win_rates(claim, scale, runs, pairs), pair_notes(claim, scale, pairs)
-    return list(runs), []
+    if folder_of_pairs(runs) is None:
+        return list(runs), []
+    pairs = stored_pairs(claim, scale, runs)
+    return with_win_rates(claim, scale, runs, pairs), pair_notes(claim, scale, pairs)
 
 
 def with_win_rates(

@@ -90,7 +90,7 @@ def last_answers(target: Target, examples: Sequence[Example]) -> list[Answer]:
     answers: list[Answer] = []
     for first in range(0, len(examples), PROBLEMS_PER_CALL):
         part = examples[first : first + PROBLEMS_PER_CALL]
-        prompts = [codec.encode(example.prompt, room=limit) for example in part]
+        prompts = [codec.encode(example.prompt, room=limit, shots=example.shots) for example in part]
         streams: list[Address] = [("pairs", seed, first + i) for i in range(len(part))]
         found = sampler.sample(
             prompts, [1] * len(part), streams, max_tokens=limit, temperature=spec.evaluation.temperature
@@ -219,6 +219,8 @@ class PairJudging:
                 status=result.status,
                 judge=self.settings.label,
                 optimizer_steps=steps,
+                judge_calls=result.calls,
+                judge_usd=result.usd,
             )
             for result in compare_pairs(judge, pairs)
         ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from harness.claims.rules import finite
 from harness.claims.schema import PassAtKDifference
 from harness.errors import UserError
 from harness.names import did_you_mean
-from harness.report import plots
+from harness.report import dynamics, plots
 from harness.report.sections import Section, sections_of
 from harness.report.tables import latex_escape, markdown_escape, render, to_json
 from harness.stats.speedup import SpeedupResult
@@ -37,8 +39,8 @@ class Picture:
     files: tuple[Path, ...]
 
     def file(self, suffix: str) -> Path:
-        """The file of one format."""
-        return next(path for path in self.files if path.suffix == f".{suffix}")
+        """The file of one format; the only one of a picture that has no other."""
+        return next((path for path in self.files if path.suffix == f".{suffix}"), self.files[0])
 
 
 def _in_order(section: Section) -> list[RunRecord]:
@@ -168,12 +170,31 @@ def _passk(section: Section, stem: Path, formats: Sequence[str]) -> Picture | No
     )
 
 
+def _dynamics(section: Section, stem: Path, formats: Sequence[str]) -> Picture | None:
+    assert section.verdict is not None
+    assert section.claim is not None
+    groups = dynamics.telling_groups(section.claim, section.verdict.scale, section.runs)
+    files = dynamics.dynamics_picture(groups, dynamics.arms_of(section.claim), stem, formats)
+    return Picture("dynamics", dynamics.caption(groups), tuple(files)) if files else None
+
+
+def _sheet(section: Section, stem: Path, formats: Sequence[str]) -> Picture | None:
+    """The screenshots that the pairs were judged by, of the first seed."""
+    if not section.sheets:
+        return None
+    target = stem.with_suffix(".png")
+    shutil.copyfile(section.sheets[0], target)
+    caption = "Screenshots of the last answers to the prompts that most arms answered, one seed."
+    return Picture("screenshots", caption, (target,))
+
+
 def pictures_of(section: Section, folder: Path, key: str, formats: Sequence[str]) -> list[Picture]:
     """The pictures of a section, written below `folder` with names that begin with `key`."""
     found = [_learning(section, folder / f"{key}-learning", formats)]
     if section.verdict is not None:
-        makers = (_survival, _forest, _frontier, _passk)
-        for name, make in zip(("survival", "forest", "frontier", "passk"), makers, strict=True):
+        makers = {"survival": _survival, "forest": _forest, "frontier": _frontier, "passk": _passk}
+        makers |= {"dynamics": _dynamics, "screenshots": _sheet}
+        for name, make in makers.items():
             picture = make(section, folder / f"{key}-{name}", formats)
             if picture is not None:
                 found.append(picture)
@@ -191,6 +212,7 @@ def to_markdown(sections: Sequence[Section], pictures: Sequence[Sequence[Picture
             parts.append(f"**{section.verdict_words}.** {section.verdict.sentence}")
         parts += [f"Note: {markdown_escape(warning)}" for warning in section.warnings]
         parts += [render(found, "md").strip() for found in section.tables]
+        parts += [f"{WHY}\n\n" + "\n".join(f"- {line}" for line in section.why)] if section.why else []
         parts += [f"![{p.caption}]({p.file('svg').relative_to(base).as_posix()})" for p in shown]
         parts += [render(found, "md").strip() for found in section.details]
         if section.claim is not None and section.claim.deviations:
@@ -200,6 +222,7 @@ def to_markdown(sections: Sequence[Section], pictures: Sequence[Sequence[Picture
     return "\n\n".join(parts) + "\n"
 
 
+WHY = "What the runs did, where arms differ in what was logged at every step; these are associations and prove no cause:"
 PREAMBLE = r"""\documentclass[a4paper,10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
@@ -223,6 +246,9 @@ def to_latex(sections: Sequence[Section], pictures: Sequence[Sequence[Picture]],
                 + "\n"
             )
         parts += [latex_escape(f"Note: {warning}") + "\n" for warning in section.warnings]
+        if section.why:
+            lines = "\n".join(rf"\item {latex_escape(line)}" for line in section.why)
+            parts.append(f"{WHY}\n\\begin{{itemize}}\n{lines}\n\\end{{itemize}}\n")
         parts += [_fitted(render(found, "latex")) for found in (*section.tables, *section.details)]
         for picture in shown:
             path = picture.file("pdf").relative_to(base).as_posix()
@@ -251,7 +277,11 @@ def to_html(sections: Sequence[Section], pictures: Sequence[Sequence[Picture]]) 
     from markupsafe import Markup
 
     def svg(picture: Picture, prefix: str) -> Markup:
-        text = picture.file("svg").read_text(encoding="utf-8")
+        file = picture.file("svg")
+        if file.suffix == ".png":
+            data = base64.b64encode(file.read_bytes()).decode()
+            return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(picture.caption, data)
+        text = file.read_text(encoding="utf-8")
         text = text[text.index("<svg") :]
         # ids are made unique, as several pictures share the page; the caption labels the figure
         text = (
@@ -275,6 +305,7 @@ def to_html(sections: Sequence[Section], pictures: Sequence[Sequence[Picture]]) 
                 "statement": section.claim.statement + "." if section.claim else "",
                 "verdict": section.verdict_words,
                 "sentence": section.verdict.sentence if section.verdict else "",
+                "why": section.why,
                 "warnings": section.warnings,
                 "tables": [Markup(_unique(render(t, "html"), t.name, number)) for t in section.tables],
                 "details": [Markup(_unique(render(t, "html"), t.name, number)) for t in section.details],
@@ -288,6 +319,7 @@ def to_html(sections: Sequence[Section], pictures: Sequence[Sequence[Picture]]) 
         sections=shown,
         runs=sum(len(s.runs) for s in sections),
         version=harness.__version__,
+        why=WHY,
     )
 
 
@@ -307,6 +339,7 @@ def to_data(sections: Sequence[Section]) -> dict[str, Any]:
             "verdict": section.verdict.to_json() if section.verdict else None,
             "tables": [to_json(found) for found in (*section.tables, *section.details)],
             "warnings": list(section.warnings),
+            "what_the_runs_did": list(section.why),
             "deviations": list(section.claim.deviations) if section.claim else [],
             "run_ids": [run.run_id for run in section.runs],
         }

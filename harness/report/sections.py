@@ -13,9 +13,11 @@ from harness.claims.rules import WORDS
 from harness.claims.schema import Claim, claim_names, load_claim, parse_claim
 from harness.claims.verdict import judge
 from harness.errors import UserError
-from harness.evaluate.pair_records import stored_win_rates
+from harness.evaluate.pair_records import PairRecord, folder_of_pairs, stored_pairs, stored_win_rates
+from harness.report import dynamics
 from harness.report.claim import claim_table, claim_tables
 from harness.report.compare import compare_runs
+from harness.report.pair_table import pair_table
 from harness.report.tables import Cell, Table, table
 from harness.store.reader import RunRecord, load_runs, read_lines
 
@@ -32,6 +34,8 @@ class Section:
     verdict: Verdict | None = None
     claim: Claim | None = None
     samples: tuple[Mapping[str, str], ...] = field(default=())
+    why: tuple[str, ...] = ()
+    sheets: tuple[Path, ...] = ()
 
     @property
     def verdict_words(self) -> str:
@@ -150,18 +154,29 @@ def samples_of(runs: Sequence[RunRecord], limit: int = 2) -> tuple[Mapping[str, 
 
 def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Section:
     notes: list[str] = []
+    pairs: list[PairRecord] = []
+    sheets: list[Path] = []
     if claim.endpoint.kind == "win_rate":
+        pairs, place = stored_pairs(claim, scale, runs), folder_of_pairs(runs)
+        sheets = sorted(place.glob("screenshots-*.png")) if place else []
         runs, notes = stored_win_rates(claim, scale, runs)
     verdict = judge(claim, scale, runs)
+    groups = dynamics.telling_groups(claim, scale, runs)
+    named = [(pair.treatment, pair.baseline) for pair in verdict.comparisons]
+    named += [(pair.treatment, pair.baseline) for pair in claim.comparisons_at(scale)]
     tables = [
         replace(claim_table(verdict), notes=()),
         *(t for t in claim_tables(verdict) if t.name != "arms"),
+        *([pair_table(pairs)] if pairs else []),
+        *([] if claim.cells else [dynamics.dynamics_table(verdict, runs)]),
     ]
     return Section(
         title=f"{claim.name} at the {scale} scale",
         runs=tuple(runs),
-        tables=tuple(tables),
+        tables=tuple(t for t in tables if t.rows),
         details=tuple(t for t in (_settings(runs), _versions(runs)) if t.rows),
+        why=tuple(line for own in groups.values() for line in dynamics.explain(named, own)),
+        sheets=tuple(sheets[:1]),
         warnings=(*mix_warnings(runs), *verdict.notes, *notes),
         verdict=verdict,
         claim=claim,
@@ -174,7 +189,7 @@ def sections_of(paths: Sequence[Path | str]) -> list[Section]:
 
     Runs of two definitions of one claim become two sections, never one.
     """
-    runs = [run for path in paths for run in load_runs(Path(path), with_steps=False)]
+    runs = [run for path in paths for run in load_runs(Path(path))]
     groups: dict[tuple[str, str, str], list[RunRecord]] = {}
     loose: list[RunRecord] = []
     for run in runs:

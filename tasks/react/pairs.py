@@ -36,6 +36,8 @@ class PairResult:
     score: float | None
     agreed: bool
     status: str
+    calls: int = 0
+    usd: float = 0.0
 
 
 class Photographer(Protocol):
@@ -68,11 +70,12 @@ SCORES = {"first": 1.0, "tie": 0.5, "second": 0.0}
 
 
 def _result(pair: Pair, forward: Preference, backward: Preference) -> PairResult:
+    calls, usd = (forward.usage.calls + backward.usage.calls, forward.usage.usd + backward.usage.usd)
     if forward.winner is None or backward.winner is None:
         status = forward.status if forward.winner is None else backward.status
-        return PairResult(pair.prompt_id, pair.seed, None, False, status)
+        return PairResult(pair.prompt_id, pair.seed, None, False, status, calls, usd)
     first, second = SCORES[forward.winner], 1.0 - SCORES[backward.winner]
-    return PairResult(pair.prompt_id, pair.seed, (first + second) / 2, first == second, "ok")
+    return PairResult(pair.prompt_id, pair.seed, (first + second) / 2, first == second, "ok", calls, usd)
 
 
 def _without_judge(pair: Pair) -> PairResult | None:

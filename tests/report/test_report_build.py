@@ -66,7 +66,7 @@ def test_every_format_holds_the_verdict_and_every_run(pages):
 
 def test_markdown_names_its_pictures_and_they_exist(pages, folder):
     links = re.findall(r"\]\(([^)]+)\)", pages["md"])
-    assert len(links) == 4
+    assert len(links) == 5
     for link in links:
         assert (folder / link).stat().st_size > 1000
         assert (folder / link).with_suffix(".pdf").exists()
