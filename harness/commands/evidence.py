@@ -174,7 +174,7 @@ class ArchiveOptions:
 
 
 def archive(options: ArchiveOptions) -> None:
-    """Copy a finished claim's evidence into results/published."""
+    """Make evidence of a finished claim in results/published: tables, verdict, report, pictures."""
     from harness.archive import archive as run
 
     say(f"archived: {run(Path(options.out), Path(options.published))}")
