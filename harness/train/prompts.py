@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +9,8 @@ from harness.errors import UserError
 from harness.models import PRESETS
 from harness.spec import ModelSpec
 
-TEMPLATE_DATE = datetime.date(2025, 7, 8)
-"""Today, to chat templates that write the date (SmolLM3's does): a prompt must not depend on the day."""
+FIXED_DAY = "{% macro strftime_now(format) %}08 July 2025{% endmacro %}"
+"""Put before chat templates that write the date (SmolLM3's does): a prompt must not depend on the day."""
 
 
 class PromptCodec:
@@ -42,7 +41,7 @@ class PromptCodec:
             )
         self._switches: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
         if "strftime_now" in template:
-            self._switches["strftime_now"] = TEMPLATE_DATE.strftime
+            self._switches["chat_template"] = FIXED_DAY + template
 
     def encode(self, prompt: str, *, room: int = 0) -> list[int]:
         """Token ids of a prompt, ready for an answer; UserError when `room` more tokens do not fit."""
