@@ -13,13 +13,15 @@ class Example:
 
     `variants` holds other wordings of the same problem that some algorithms ask for:
     `without_rubric` (CoRT replays the answer under it), `privileged` (BPCO's critic reads it),
-    `hint_1`, `hint_2`, ... (SAGE). A missing variant means that the task does not offer it.
+    `hint_1`, `hint_2`, ... (SAGE). A missing variant means that the task does not offer it. `shots` are solved
+    problems (prompt, answer) shown before every wording: earlier turns of a chat, plain text without a template.
     """
 
     id: str
     prompt: str
     reference: Mapping[str, Any] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
+    shots: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

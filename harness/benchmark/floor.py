@@ -52,7 +52,7 @@ def build_parts(setting: Setting) -> Parts:
 def sample_work(parts: Parts, setting: Setting) -> Work:
     """One rollout of the start weights."""
     examples = [parts.task.example("train", i) for i in range(setting.prompts_per_step)]
-    prompts = [parts.codec.encode(example.prompt) for example in examples]
+    prompts = [parts.codec.encode(example.prompt, shots=example.shots) for example in examples]
     counts = [setting.group_size] * len(prompts)
     streams: list[tuple[int | str, ...]] = [
         ("benchmark", i, k) for i in range(len(prompts)) for k in range(setting.group_size)

@@ -158,7 +158,7 @@ def evaluate_task(
     sampler = NativeSampler(target.model, eos_ids=codec.eos_ids, pad_id=codec.pad_id)
     generator = Generator(task, codec, TextAligner(target.tokenizer), sampler, max_tokens=options.max_tokens)
     examples = _examples(task, options)
-    prompts = [codec.encode(e.prompt, room=options.max_tokens) for e in examples[:8]]
+    prompts = [codec.encode(e.prompt, room=options.max_tokens, shots=e.shots) for e in examples[:8]]
     invariant = batch_invariant(
         sampler, prompts, max_tokens=min(32, options.max_tokens), temperature=options.temperature
     )

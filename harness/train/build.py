@@ -102,7 +102,7 @@ def check_prompts(spec: RunSpec, task: Task, codec: PromptCodec) -> None:
         for index in range(count):
             example = task.example(split, index)
             for prompt in (example.prompt, *example.variants.values()):
-                codec.encode(prompt, room=spec.train.max_completion_tokens)
+                codec.encode(prompt, room=spec.train.max_completion_tokens, shots=example.shots)
 
 
 def build_sampler(spec: SamplerSpec, model: Any, codec: PromptCodec) -> Sampler:

@@ -105,7 +105,7 @@ class MeteredModels:
                 raise ConfigError(
                     f"task: example {example.id!r} has no prompt variant {variant!r}; choose a task that offers it"
                 )
-            rows.append(self._codec.encode(example.variants[variant]))
+            rows.append(self._codec.encode(example.variants[variant], shots=example.shots))
         ids, mask = left_pad(rows, self._codec.pad_id)
         device = batch.prompt_ids.device
         return batch.replace(prompt_ids=ids.to(device), prompt_mask=mask.to(device))

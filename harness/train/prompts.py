@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError
@@ -43,17 +43,20 @@ class PromptCodec:
         if "strftime_now" in template:
             self._switches["chat_template"] = FIXED_DAY + template
 
-    def encode(self, prompt: str, *, room: int = 0) -> list[int]:
-        """Token ids of a prompt, ready for an answer; UserError when `room` more tokens do not fit."""
+    def encode(self, prompt: str, *, room: int = 0, shots: Sequence[tuple[str, str]] = ()) -> list[int]:
+        """Token ids of a prompt after its solved `shots`; UserError when `room` more tokens do not fit."""
         if self.tokenizer.chat_template:
-            messages = [{"role": "user", "content": prompt}]
+            turns = [(("user", asked), ("assistant", answer)) for asked, answer in shots]
+            messages = [{"role": r, "content": c} for pair in turns for r, c in pair]
+            messages.append({"role": "user", "content": prompt})
             ids = list(
                 self.tokenizer.apply_chat_template(
                     messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._switches
                 )["input_ids"]
             )
         else:
-            ids = self.tokenizer(prompt)["input_ids"]
+            before = "".join(f"{asked}{answer}\n\n" for asked, answer in shots)
+            ids = self.tokenizer(before + prompt)["input_ids"]
         if self.context and len(ids) + room > self.context:
             raise UserError(
                 f"train.max_completion_tokens={room}: a prompt of {len(ids)} tokens and its answer exceed the model's "

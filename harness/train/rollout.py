@@ -66,7 +66,11 @@ class Generator:
     ) -> list[list[Completion]]:
         """Scored completions of each request; the streams are `address` + (request, sample)."""
         prompts = [
-            self.codec.encode(r.example.prompt if r.prompt is None else r.prompt, room=self.max_tokens)
+            self.codec.encode(
+                r.example.prompt if r.prompt is None else r.prompt,
+                room=self.max_tokens,
+                shots=r.example.shots,
+            )
             for r in requests
         ]
         counts = [r.count for r in requests]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
@@ -108,6 +108,15 @@ def example(split: str, index: int) -> Example:
             "hint_2": f"{prompt}Hint: export default {name}; return {sketch}.\n",
         },
     )
+
+
+def with_shots(problem: Example, count: int) -> Example:
+    """The problem with `count` solved training problems to show before it, spread over the split, never itself."""
+    stride = size("train") // (2 * count + 1) if count else 1
+    near = (example("train", stride * (k + 1)) for k in range(2 * count))
+    shown = [e for e in near if e.reference != problem.reference][:count]
+    solved = tuple((e.prompt, right_answer(e, rng_for(k))) for k, e in enumerate(shown))
+    return replace(problem, shots=solved)
 
 
 @dataclass

@@ -35,6 +35,7 @@ class ReactOptions:
 
     `outcome_level` is the level that an answer must reach to count as a success; `levels` names more levels
     to check and log (`types`, `lint`, `renders`, `non_blank`, `task`, `pixels`), which costs time and changes no reward.
+    `shots` solved problems stand before every prompt, for models that do not know the format.
     `judge` names a judge of content (see tasks.judges) and `judge_options` its options; an answer is
     `judged` a success from a score of `judge_threshold` on. Where the judge fails, the answer counts by
     `compile` alone and its status is `judge_failed`.
@@ -42,6 +43,7 @@ class ReactOptions:
 
     outcome_level: str = "compile"
     levels: tuple[str, ...] = ()
+    shots: int = 0
     judge: str = ""
     judge_options: Mapping[str, Any] = field(default_factory=dict)
     judge_threshold: float = 0.75
@@ -59,6 +61,8 @@ class ReactOptions:
             if level not in LEVELS:
                 known = ", ".join(LEVELS)
                 raise ValueError(f"task.levels={level!r} is unknown: use any of {known}")
+        if not 0 <= self.shots <= 8:
+            raise ValueError(f"task.shots={self.shots} is out of range: use 0 to 8")
         if self.outcome_level == "judged" and not self.judge:
             raise ValueError(
                 "task.outcome_level='judged' needs a judge: set task.judge, for example to scripted"
@@ -111,7 +115,7 @@ class ReactTask:
         """Example number `index` of `train` or `test`."""
         from tasks.react import generate
 
-        return generate.example(split, index)
+        return generate.with_shots(generate.example(split, index), self.options.shots)
 
     def size(self, split: str) -> int | None:
         """Number of different problems of a split."""

@@ -174,3 +174,20 @@ def test_options_are_named_and_unknown_ones_refused() -> None:
     assert ReactTask(timeout_seconds=3.0).options == ReactOptions(timeout_seconds=3.0)
     with pytest.raises(TypeError, match="unknown_option"):
         ReactTask(unknown_option=1)
+
+
+def test_shots_are_solved_problems_of_the_training_split_and_never_the_problem_itself() -> None:
+    react = ReactTask(shots=3)
+    for index in range(0, generate.size("train"), 7):
+        shown = react.example("train", index)
+        assert len(shown.shots) == 3
+        assert shown.prompt not in [prompt for prompt, _ in shown.shots]
+        assert shown.prompt == generate.example("train", index).prompt
+    answers = [answer for _, answer in react.example("test", 0).shots]
+    assert [outcome(react, answer) for answer in answers] == [1.0, 1.0, 1.0]
+    assert ReactTask().example("train", 0).shots == ()
+
+
+def test_shots_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"task.shots=9 is out of range"):
+        ReactTask(shots=9)
