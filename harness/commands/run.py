@@ -114,8 +114,8 @@ def _print_lines(plan: Plan) -> None:
 
 def _estimate_run(plan: Plan, options: RunOptions, head: dict[str, Any]) -> None:
     """The complete plan of a scale that needs a GPU; nothing is loaded or installed for it."""
-    from harness.resolved_tables import resolved_text
     from harness.resolved import resolve
+    from harness.resolved_tables import resolved_text
 
     found = resolve(plan.claim, plan.scale, plan.jobs)
     if options.json:
@@ -262,7 +262,8 @@ def _conclude(todo: Plan, options: ReproduceOptions, seconds: float) -> int:
         console = Console()
         if not todo.claim.cells:  # with cells the tables are too wide for a terminal: see the report
             console.print(to_rich(claim_table(verdict)))
-        console.print(f"\n{verdict.sentence}\n", soft_wrap=True, highlight=False)
+        # a person's terminal breaks lines between words, a file keeps each whole
+        console.print(f"\n{verdict.sentence}\n", soft_wrap=not console.is_terminal, highlight=False)
         for note in notes:
             console.print(note, soft_wrap=True, highlight=False)
         for name, path in files.items():
