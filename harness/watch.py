@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from harness.claims.measure import shown_metric
 from harness.errors import UserError
@@ -79,34 +80,57 @@ def summary(view: RunView, metric: str) -> dict[str, Any]:
     }
 
 
-def table_of(views: Sequence[RunView], metric: str, title: str = "", *, wide: bool = False) -> Table:
-    """One row a run; `wide` adds throughput, cost and warning signs."""
+LEAST_NEEDED = ("tokens/s", "spent", "truncated", "tokens", "curve", "time", "signs")
+"""Columns in the order in which a narrow terminal goes without them."""
+
+
+def table_of(
+    views: Sequence[RunView], metric: str, title: str = "", *, wide: bool = False, width: int = 0
+) -> Table:
+    """One row a run; `wide` adds throughput, cost and warning signs; of a width, only the columns that fit."""
+    rows = [_cells(view, metric, wide) for view in views]
+    shown = list(rows[0]) if rows else ["run", "status", "step", metric]
+    for name in LEAST_NEEDED:
+        if width and name in shown and _width(rows, shown) > width:
+            shown.remove(name)
     table = Table(title=title or None, title_justify="left", expand=False, pad_edge=False)
-    for name, style in (("run", ""), ("status", ""), ("step", ""), (metric, "bold"), ("", "cyan")):
-        table.add_column(name, style=style, no_wrap=True)
-    for name in ("tokens", "truncated", "time", "left", *(("tokens/s", "spent", "signs") if wide else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    for view in views:
-        found = summary(view, metric)
-        status = found["status"]
-        cells = [
-            found["run"],
-            MARKS.get(status, "[dim]waiting[/]" if status == "absent" else f"[yellow]{status}[/]"),
-            f"{view.step}/{view.horizon or '?'}",
-            _number(found[metric], ".3f"),
-            sparkline([record["metrics"].get(metric, 0.0) for record in view.evals]),
-            _number(found.get("mean_tokens"), ".0f"),
-            _number(found["truncated"], ".2f"),
-            clock(view.seconds),
-            clock(found["eta_seconds"]) if status == "running" else "",
-        ]
-        if wide:
-            spent = f"{found['generated_tokens'] / 1000:,.0f}k" + (
-                f" ${found['judge_usd']:.2f}" if found["judge_usd"] else ""
-            )
-            cells += [_number(found["tokens_per_second"], ".0f"), spent, " ".join(found["signs"])]
-        table.add_row(*cells)
+    for name in shown:
+        style = {metric: "bold", "curve": "cyan"}.get(name, "")
+        left = name in ("run", "status", "step", metric, "curve")
+        heading = "" if name == "curve" else name
+        table.add_column(heading, style=style, no_wrap=True, justify="left" if left else "right")
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
     return table
+
+
+def _width(rows: Sequence[dict[str, str]], names: Sequence[str]) -> int:
+    """Cells that a table of these columns takes on a terminal: their texts, a rule and its margins each."""
+    widest = (max([len(name), *(Text.from_markup(row[name]).cell_len for row in rows)]) for name in names)
+    return sum(widest) + 3 * len(names) - 1
+
+
+def _cells(view: RunView, metric: str, wide: bool) -> dict[str, str]:
+    """One run's row by column."""
+    found = summary(view, metric)
+    status = found["status"]
+    cells = {
+        "run": found["run"],
+        "status": MARKS.get(status, "[dim]waiting[/]" if status == "absent" else f"[yellow]{status}[/]"),
+        "step": f"{view.step}/{view.horizon or '?'}",
+        metric: _number(found[metric], ".3f"),
+        "curve": sparkline([record["metrics"].get(metric, 0.0) for record in view.evals]),
+        "tokens": _number(found.get("mean_tokens"), ".0f"),
+        "truncated": _number(found["truncated"], ".2f"),
+        "time": clock(view.seconds),
+        "left": clock(found["eta_seconds"]) if status == "running" else "",
+    }
+    if wide:
+        usd = f" ${found['judge_usd']:.2f}" if found["judge_usd"] else ""
+        cells["tokens/s"] = _number(found["tokens_per_second"], ".0f")
+        cells["spent"] = f"{found['generated_tokens'] / 1000:,.0f}k{usd}"
+        cells["signs"] = " ".join(found["signs"])
+    return cells
 
 
 def _number(value: float | None, form: str) -> str:
@@ -169,7 +193,7 @@ class Display(AbstractContextManager["Display"]):
             rows = self.console.height - 6  # title, head, rules and the line below
             shown = fitting(self.views, rows)
             title = self.title if len(shown) == len(self.views) else f"{self.title}: {self._count()}"
-            self._live.update(table_of(shown, self.metric, title))
+            self._live.update(table_of(shown, self.metric, title, width=self.console.width))
         elif many and not self.quiet:
             self._tell_sweep()
 
@@ -264,15 +288,16 @@ class Watch:
         """Whether no run is open any more."""
         return not any(view.status() in OPEN for view in self.views.values())
 
-    def table(self, rows: int = 0) -> Table:
-        """The live table; at most so many rows, 0 for all."""
+    def table(self, rows: int = 0, width: int = 0) -> Table:
+        """The live table; at most so many rows and cells across, 0 for all."""
         views = list(self.views.values())
         done = sum(view.status() == "completed" for view in views)
         tokens = sum(view.costs.get("generated_tokens", 0) for view in views)
         usd = sum(view.costs.get("judge_usd", 0.0) for view in views)
         spent = f", judges {usd:.2f} US$" if usd else ""
         title = f"{self.folder}: {done} of {len(views)} runs done, {tokens:,.0f} tokens generated{spent}"
-        return table_of(fitting(views, rows) if rows else views, self.metric, title, wide=True)
+        shown = fitting(views, rows) if rows else views
+        return table_of(shown, self.metric, title, wide=True, width=width)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain data, a run each."""
@@ -284,12 +309,12 @@ def watch(folder: Path, *, metric: str = "", seconds: float = 2.0, once: bool = 
     state = Watch(folder, metric)
     console = Console()
     if once or not sys.stdout.isatty():
-        console.print(state.table())
+        console.print(state.table(width=console.width))
         return
-    rows = console.height - 6
-    with Live(state.table(rows), console=console, refresh_per_second=2) as live:
+    rows, width = console.height - 6, console.width
+    with Live(state.table(rows, width), console=console, refresh_per_second=2) as live:
         while not state.over:
             time.sleep(seconds)
             state.refresh()
-            live.update(state.table(rows))
-        live.update(state.table())
+            live.update(state.table(rows, width))
+        live.update(state.table(width=width))

@@ -331,3 +331,25 @@ def test_a_live_table_keeps_what_runs_and_what_failed_in_sight():
     shown = fitting(views, 4)
     assert [v.name for v in shown] == [f"grpo seed {i}" for i in (7, 20, 21, 25)]
     assert fitting(views, 30) == views
+
+
+@pytest.mark.parametrize("width", [72, 80, 120, 200])
+def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones(width):
+    from harness.watch import table_of
+
+    views = [FakeView(i) for i in range(3)]
+    for view in views:
+        view.evals = [
+            {"optimizer_step": s, "metrics": {"success": 0.1 * s, "mean_tokens": 3.0}} for s in range(10)
+        ]
+        view.step, view.seconds, view.costs, view.folder = 9, 75.0, {"generated_tokens": 9e5}, Path("run")
+        view.eta_seconds = view.tokens_per_second = lambda: 61.0
+        view.state = "running"
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(table_of(views, "success", wide=True, width=width))
+    shown = captured.get()
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    assert "1:01" in shown  # the time left always stays
+    assert ("tokens/s" in shown) == (width >= 120)
