@@ -44,9 +44,10 @@ LETTERS = Path(__file__).parents[1] / "plugins" / "letters_task.py"
 FP32_MOST = 1e-3
 """Nats: a wrong mask or position moves a log-prob by a tenth and more; rounding in 32 bits by 1e-5."""
 BF16_MEAN_MOST = 0.1
-"""Nats on average: 0.03 to 0.04 was measured for SmolLM2-135M on a CPU."""
-GRADIENT_MOST = 0.1
-"""Relative error of a bfloat16 gradient against 32 bits; 0.012 was measured on a CPU."""
+"""Nats on average: 0.02 to 0.04 was measured for SmolLM2-135M on a CPU."""
+GRADIENT_MOST = 0.2
+"""Relative error of a bfloat16 gradient against 32 bits; up to 0.056 was measured for SmolLM2-135M on a CPU, and a
+wrong gradient is off by 1."""
 MINUTES = 9.0
 
 
