@@ -128,6 +128,11 @@ def _network_parts(shape: ModelShape, spec: RunSpec, requires: Collection[str], 
         Part("gradients", trained * trained_size, "training"),
         Part("optimizer states", _states(train, trained, trained_size), how=train.optimizer),
     ]
+    if shape.tied and model.adapter is None:
+        twice = shape.vocabulary * shape.hidden * trained_size
+        parts.append(
+            Part("embedding's second gradient", twice, "training", "as the head, before they are added")
+        )
     activations = activation_bytes(shape, tokens, element, checkpointing=model.gradient_checkpointing)
     parts.append(Part("activations", activations, "training", f"{tokens} tokens in a micro-batch"))
     if train.autocast != "none" and model.dtype == "float32":
@@ -198,7 +203,7 @@ def memory_plan(
     if situation.device == "cuda":
         so_far = MemoryPlan("", "", tuple(parts)).total
         parts.append(Part("CUDA context and fragments", CUDA_CONTEXT + SLACK * so_far, how="an allowance"))
-    notes = []
+    notes: list[str] = []
     if spec.model.dtype == "bfloat16" and spec.model.adapter is None:
         notes.append(
             "bfloat16 weights keep 8 bits: steps below 1/256 of a weight are lost; model.dtype=float32 with "

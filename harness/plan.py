@@ -292,6 +292,13 @@ def model_specs(model: str, algorithms: str, settings: Sequence[str] = ()) -> di
     }
 
 
+def preset_note(model: str) -> str:
+    """The settings that `model_specs` adds, as options of `harness train`; "" where there are none."""
+    preset = PRESETS.get(model)
+    own = [f"--set {key}={json.dumps(value)}" for key, value in (preset.settings if preset else {}).items()]
+    return f"with the preset's settings, to be given to harness train: {' '.join(own)}" if own else ""
+
+
 def memory_answers(
     specs: Mapping[str, RunSpec], cards: Sequence[float], prompt_tokens: int
 ) -> list[CardAnswer]:

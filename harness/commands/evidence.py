@@ -65,7 +65,7 @@ def plan(options: PlanOptions) -> None:
 
 def _plan_memory(options: PlanOptions) -> None:
     from harness.memory import memory_tables
-    from harness.plan import claim_specs, memory_answers, model_specs
+    from harness.plan import claim_specs, memory_answers, model_specs, preset_note
     from harness.report.tables import to_text
 
     try:
@@ -85,6 +85,8 @@ def _plan_memory(options: PlanOptions) -> None:
         print_json([one.to_json() for one in found])
         return
     print("\n".join(to_text(table, 126) for table in memory_tables(found)))
+    if not options.claim and (note := preset_note(options.model)):
+        print(note)
 
 
 @dataclass(frozen=True)

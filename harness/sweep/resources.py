@@ -12,13 +12,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from harness.models.source import source_of
+from harness.memory import Situation, memory_plan
+from harness.models.source import shape_of, source_of
+from harness.spec import parse_run
 
 MIB = 1024**2
 BASE_BYTES = 600 * MIB
 """A worker with torch and transformers imported, before its model (measured: about 500 MiB)."""
 UNKNOWN_BYTES = 4096 * MIB
 """For a model whose files are not here."""
+LARGEST_ON_CPU = 1_000_000_000
+"""Parameters beyond which a model trains on a GPU alone: the machine's memory only passes its weights on."""
 BYTES_PER_PARAMETER = 20
 """Weights, gradient, two AdamW moments and a frozen copy, four bytes each."""
 PROMPT_TOKENS = 128
@@ -67,7 +71,13 @@ def estimate_bytes(spec: Mapping[str, Any]) -> int:
         return BASE_BYTES
     known = parameters_and_vocabulary(model["name"])
     if known is None:
-        return UNKNOWN_BYTES
+        shape = shape_of(model["name"])
+        if shape is None:
+            return UNKNOWN_BYTES
+        if shape.parameters > LARGEST_ON_CPU or (wants_gpu(spec) and visible_gpus()):
+            return UNKNOWN_BYTES + 4 * shape.parameters
+        plan = memory_plan(shape, parse_run(spec), {"reference"}, Situation(device="cpu"))
+        return BASE_BYTES + int(plan.total)
     parameters, vocabulary = known
     tokens = train["micro_batch_size"] * (train["max_completion_tokens"] + PROMPT_TOKENS)
     return BASE_BYTES + BYTES_PER_PARAMETER * parameters + 3 * 4 * tokens * vocabulary

@@ -29,6 +29,13 @@ def add_adapter(model: Any, adapter: AdapterSpec) -> None:
         raise EnvironmentProblem(
             "model.adapter: LoRA needs peft; run pip install 'creditbench[gpu]', or unset model.adapter"
         ) from None
+    head = model.get_output_embeddings()
+    own = next((name for name, module in model.named_modules() if module is head), "")
+    if model.config.tie_word_embeddings and own.rpartition(".")[2] in adapter.targets:
+        raise UserError(
+            f"model.adapter.targets={list(adapter.targets)!r}: {own} is the embedding's own matrix in this model, which "
+            "an adapter would part; leave it out"
+        )
     config: Any = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,  # type: ignore[arg-type]  # any number: it is only divided

@@ -79,7 +79,7 @@ def build(spec: Any, shape: Any) -> Any:
 
 
 def steps(model: Any, spec: Any, rows: int, answer: int) -> None:
-    """Two optimizer steps of one micro-batch each: the second has gradients, states and activations at once."""
+    """Two optimizer steps of two micro-batches: the last has gradients, states and activations at once."""
     import torch
 
     from harness.train.optimizers import make_optimizer
@@ -91,15 +91,16 @@ def steps(model: Any, spec: Any, rows: int, answer: int) -> None:
     mask = torch.ones(rows, PROMPT + answer, dtype=torch.bool)
     for _ in range(2):
         optimizer.zero_grad(set_to_none=True)
-        logprobs = completion_logprobs(
-            model,
-            ids[:, :PROMPT],
-            mask[:, :PROMPT],
-            ids[:, PROMPT:],
-            mask[:, PROMPT:],
-            autocast=spec.train.autocast,
-        )
-        (-logprobs.mean()).backward()
+        for _ in range(2):
+            logprobs = completion_logprobs(
+                model,
+                ids[:, :PROMPT],
+                mask[:, :PROMPT],
+                ids[:, PROMPT:],
+                mask[:, PROMPT:],
+                autocast=spec.train.autocast,
+            )
+            (-logprobs.mean()).backward()
         optimizer.step()
 
 

@@ -144,6 +144,21 @@ def test_a_fit_needs_no_change_and_changes_make_it_fit():
         assert memory_plan(shape, changed, {"reference"}, Situation(256, gib * GIB)).total <= gib * GIB
 
 
+def test_a_sweep_reserves_the_planned_memory_of_a_published_model(monkeypatch):
+    """Of the processor's memory: all of it where it trains there, the weights alone on their way to a GPU."""
+    from harness.sweep import resources
+
+    monkeypatch.setattr(resources, "visible_gpus", lambda: [])
+    small = spec(model={"name": "SmolLM2-135M-Instruct"}).model_dump(mode="json")
+    parameters = PRESETS["SmolLM2-135M-Instruct"].shape.parameters
+    on_cpu = resources.estimate_bytes(small)
+    assert on_cpu > resources.BASE_BYTES + 16 * parameters
+    monkeypatch.setattr(resources, "visible_gpus", lambda: ["0"])
+    assert resources.estimate_bytes(small) == resources.UNKNOWN_BYTES + 4 * parameters
+    unknown = spec(model={"name": "org/unknown"}).model_dump(mode="json")
+    assert resources.estimate_bytes(unknown) == resources.UNKNOWN_BYTES
+
+
 # --- the command ----------------------------------------------------------------------------------------
 
 

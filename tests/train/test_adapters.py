@@ -145,6 +145,14 @@ def test_an_unknown_target_is_refused_with_the_layers_there_are():
         add_adapter(build_model("llama"), AdapterSpec(targets=("qkv",)))
 
 
+def test_a_head_that_is_the_embedding_takes_no_adapter_and_another_does():
+    with pytest.raises(UserError, match=r"model\.adapter\.targets=.*lm_head is the embedding's own matrix"):
+        add_adapter(build_model("qwen2"), AdapterSpec(targets=("q_proj", "lm_head")))
+    model = adapted("llama", targets=("q_proj", "lm_head"))
+    found = sample(model)
+    assert (found.logprobs - logprobs(model, found))[found.mask].abs().max() < 1e-4
+
+
 def test_named_targets_alone_are_adapted():
     model = adapted("llama", targets=("q_proj",))
     assert len(adapter_layers(model)) == model.config.num_hidden_layers
