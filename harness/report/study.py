@@ -135,6 +135,8 @@ def pair_words(pair: Pair, claim: Claim) -> str:
     names = pair["treatment"] if scaling else f"{pair['treatment']} vs {pair['baseline']}"
     if isinstance(claim.endpoint, Equivalence) and found:
         found = [*found, f"margin ±{number(claim.endpoint.margin)}"]
+    if len(found) > 2:
+        return "\n".join([f"{names}:", *found])
     return f"{names}: {', '.join(found) or pair['reason'] or 'no estimate'}"
 
 
@@ -251,17 +253,17 @@ NOTES = (
 )
 
 
-def study_table(rows: Sequence[StudyRow], link: Callable[[StudyRow], str] = lambda row: row.date) -> Table:
-    """The study table; `link` is how a report is referred to."""
+def study_table(rows: Sequence[StudyRow], name: Callable[[StudyRow], str] = lambda row: row.claim) -> Table:
+    """The study table; `name` is how a claim is named, for example with a link to its report."""
     columns = (
-        Column("claim", width="4.2cm"), Column("scale, seeds an arm"), Column("result (95% interval)", width="5.4cm"),
-        Column("verdict", width="2.6cm"), Column("BoT-GRPO won?", width="1.9cm"),
-        Column("what would settle it", width="2.2cm"), Column("report"),
+        Column("claim", width="4.2cm"), Column("BoT-GRPO won?", width="1.9cm"),
+        Column("result (95% interval)", width="5.4cm"), Column("verdict", width="2.4cm"),
+        Column("what would settle it", width="2.2cm"), Column("scale, seeds an arm", width="1.7cm"),
     )  # fmt: skip
     body = [
         (
-            f"{row.claim}: {row.statement}", f"{row.scale}, {row.seeds}", "\n".join(row.result), row.verdict, row.won,
-            row.to_settle, link(row),
+            f"{name(row)}: {row.statement}", row.won, "\n".join(row.result), row.verdict, row.to_settle,
+            f"{row.scale}, {row.seeds}\n{row.date}",
         )
         for row in rows
     ]  # fmt: skip
@@ -281,5 +283,5 @@ def study_text(folders: Sequence[Path], form: str) -> str:
     if form == "json":
         return json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False) + "\n"
     if form == "md":
-        return render(study_table(rows, lambda row: f"[{row.date}]({row.report})"), "md")
+        return render(study_table(rows, lambda row: f"[{row.claim}]({row.report})"), "md")
     return render(study_table(rows), form)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.archive import archive
@@ -128,6 +128,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 
 
+@settings(deadline=None)
 @given(st.lists(OBJECTS, min_size=1, max_size=4))
 def test_manifests_come_back_whole(tmp_path_factory, objects):
     shared = shared_part(objects)

@@ -250,7 +250,7 @@ def test_report_prints_the_study_table_of_published_evidence(tmp_path):
     shown = CliRunner().invoke(app, ["report", str(tmp_path), "--format", "md"])
     assert shown.exit_code == 0
     assert shown.stdout == study_text([tmp_path], "md")
-    assert f"[2026-01-02]({tmp_path}/cost-tiny/2026-01-02/report.md)" in shown.stdout
+    assert f"[cost]({tmp_path}/cost-tiny/2026-01-02/report.md): the generations" in shown.stdout
     assert not (tmp_path / "report").exists()
     (found,) = json.loads(CliRunner().invoke(app, ["report", str(tmp_path), "--format", "json"]).stdout)
     assert found["claim"] == "cost"
