@@ -199,6 +199,8 @@ def variants_table(found: Sequence[Result]) -> Table:
         steps = compiling["compile_pays_after_steps"]
         after = f"pays after {steps:.0f} optimizer steps" if steps else "never pays"
         more.append(f"Compiling takes {compiling['compile_seconds']:.0f} s and {after}.")
+    else:
+        more.append("Compiling was not measured: it needs a C++ compiler.")
     return table(
         ("part", "variant", "CPU s", "speed over default"),
         rows,

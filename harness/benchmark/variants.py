@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -141,7 +142,9 @@ def variants(setting: Setting, *, quick: bool) -> dict[str, Any]:
     work = sample_work(parts, setting)
     rows = rows_of("sampling", interleaved(_sampling(parts, setting), rounds))
     actions = _training(parts, work, setting.micro_batch_size)
-    compiled = None if quick else Compiled(parts, work, setting.micro_batch_size)
+    # torch.compile needs a C++ compiler; the page says so where there is none
+    able = not quick and any(map(shutil.which, ("c++", "g++", "clang++")))
+    compiled = Compiled(parts, work, setting.micro_batch_size) if able else None
     if compiled:
         actions[compiled.NAME] = compiled
     training = interleaved(actions, rounds)
