@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from harness.claims.cost import Prices, break_even
 from harness.claims.measure import AXES, SIDE_METRICS, metric_of, shown_metric
@@ -19,6 +20,17 @@ HEADINGS = {
     "truncated": "truncated",
     "unique_share": "unique",
 }
+WIDEST = 3
+"""With more arms than this, a claim's table has them in rows."""
+MATTER = (
+    "reached",
+    "optimizer steps",
+    "generated tokens",
+    "training seconds",
+    "on task",
+    "mean tokens",
+    "unique",
+)
 UNITS = {"judge_usd": "US$", "train_seconds": "s"}
 
 
@@ -190,12 +202,28 @@ def claim_tables(verdict: Verdict) -> list[Table]:
     return [table for table in found if table.rows]
 
 
+def _arms_in_rows(verdict: Verdict, arms: Table) -> Table:
+    """The claim's table where its arms are too many for columns: one row each, the quantities that matter most."""
+    kept = [
+        i for i, c in enumerate(arms.columns) if i == 0 or c.name in MATTER or c.name.startswith("final ")
+    ]
+    names = {"optimizer steps": "steps", "generated tokens": "tokens", "training seconds": "seconds"}
+    columns = [
+        replace(arms.columns[i], name=names.get(arms.columns[i].name, arms.columns[i].name)) for i in kept
+    ]
+    rows = tuple(tuple(row[i] for i in kept) for row in arms.rows)
+    caption = f"{verdict.claim} at the {verdict.scale} scale: {WORDS[verdict.verdict]}. {arms.caption}"
+    return Table(tuple(columns), rows, caption, (*arms.notes, *_notes(verdict)), "claim")
+
+
 def claim_table(verdict: Verdict) -> Table:
     """A verdict in one table: the cost to the threshold on each axis with its speed-up, then final metrics.
 
     The speed-up columns are those of the first primary comparison; `speedup_table` holds all.
     """
     arms = arm_table(verdict)
+    if len(verdict.arms) > WIDEST:
+        return _arms_in_rows(verdict, arms)
     pair = next((p for p in verdict.comparisons if p.speedup), None)
     axes = {AXES[axis]: axis for axis in AXES}
     rows: list[tuple[Cell, ...]] = []

@@ -294,7 +294,7 @@ class VllmSampler:
 
 def _environment(cpu: bool) -> None:
     """vLLM reads its settings from the environment, when it is imported and when an engine starts."""
-    for name, value in {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}.items():
+    for name, value in {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}.items():
         os.environ.setdefault(name, value)
     if cpu:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = (
