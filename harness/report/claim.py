@@ -207,7 +207,9 @@ def _arms_in_rows(verdict: Verdict, arms: Table) -> Table:
     kept = [
         i for i, c in enumerate(arms.columns) if i == 0 or c.name in MATTER or c.name.startswith("final ")
     ]
-    names = {"optimizer steps": "steps", "generated tokens": "tokens", "training seconds": "seconds"}
+    names = {
+        "optimizer steps": "steps", "generated tokens": "tokens", "training seconds": "seconds", "mean tokens": "length",
+    }  # fmt: skip
     columns = [
         replace(arms.columns[i], name=names.get(arms.columns[i].name, arms.columns[i].name)) for i in kept
     ]

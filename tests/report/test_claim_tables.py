@@ -8,7 +8,7 @@ from harness.claims.cost import Prices
 from harness.claims.simulate import simulated_sweep
 from harness.claims.verdict import judge
 from harness.report.claim import amount, arm_table, claim_table, claim_tables, cost_table, speedup_table
-from harness.report.tables import FORMATS, render
+from harness.report.tables import FORMATS, render, to_text
 
 CLAIM = load_claim("compile-speedup")
 
@@ -109,3 +109,13 @@ def test_an_axis_that_one_run_lacks_is_named():
     found = judge(CLAIM, "tiny", runs)
     assert "train_seconds" not in found.speedup
     assert any("training seconds left out: not recorded in 1 of 8 runs" in note for note in found.notes)
+
+
+def test_many_arms_stand_in_rows_of_a_table_that_a_terminal_can_show():
+    claim = load_claim("reward-stability")
+    crossings = {arm.name: [50.0, 52.0, 48.0, 55.0] for arm in claim.arms}
+    many = judge(claim, "tiny", simulated_sweep(claim, "tiny", crossings, np.random.default_rng(4)))
+    found = claim_table(many)
+    assert [row[0] for row in found.rows] == [arm.name for arm in claim.arms]
+    assert [c.name for c in found.columns][:4] == ["arm", "reached", "steps", "tokens"]
+    assert "…" not in to_text(found, 100)
