@@ -77,30 +77,39 @@ class Situation:
     device: str = "cuda"
 
 
-def layer_elements(shape: ModelShape) -> int:
-    """Elements that one block keeps for backward, a token.
+def layer_bytes(shape: ModelShape, element: int, *, autocast: bool = False) -> int:
+    """What one block keeps for backward, in bytes a token, with values of `element` bytes.
 
-    Norms keep their input, the normalised and the scaled value; attention keeps q, k and their turned halves
-    and the turned result, v, and its output in two layouts; a gated MLP keeps both products, the activation
-    and what goes into the last product (the other MLP: one and its activation).
+    Attention keeps q, k and their turned halves and the turned result, v, and its output in two layouts; a
+    gated MLP keeps both products, the activation and what goes into the last product (the other MLP: one and
+    its activation). A norm keeps its input, the normalised and the scaled value: its input in 32 bits always,
+    all three (and a 16-bit copy) with autocast.
     """
     inner, shared = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     wide = 4 if shape.gated else 2
-    return 6 * shape.hidden + 5 * inner + 4 * shared + wide * shape.intermediate
+    norm = 14 if autocast else 4 + 2 * element
+    return 2 * norm * shape.hidden + element * (5 * inner + 4 * shared + wide * shape.intermediate)
 
 
-def activation_bytes(shape: ModelShape, tokens: int, element: int, *, checkpointing: bool) -> float:
+def activation_bytes(
+    shape: ModelShape, tokens: int, element: int, *, autocast: bool = False, checkpointing: bool = False
+) -> float:
     """What one network keeps for backward; with checkpointing each block's input, and one block in full."""
-    block = layer_elements(shape) * tokens * element
+    block = layer_bytes(shape, element, autocast=autocast) * tokens
     if checkpointing:
-        return shape.layers * shape.hidden * tokens * element + block
+        return shape.layers * shape.hidden * tokens * (4 if autocast else element) + block
     return shape.layers * block
 
 
-def logits_bytes(shape: ModelShape, tokens: int) -> float:
-    """Logits of one chunk, their log-softmax and their gradient, in 32 bits."""
+def logits_bytes(shape: ModelShape, tokens: int, element: int = 4) -> float:
+    """Logits of one chunk, their log-softmax and their gradient in 32 bits, and both ends in 16 where they are."""
     chunk = min(tokens, max(1, min(MOST_CHUNK_TOKENS, LOGITS_BYTES // (4 * shape.vocabulary))))
-    return 3 * 4.0 * chunk * shape.vocabulary
+    return (12.0 + (4 if element == 2 else 0)) * chunk * shape.vocabulary
+
+
+def _element(spec: RunSpec) -> int:
+    """Bytes of the values that matrix products give."""
+    return 2 if spec.train.autocast == "bfloat16" else BYTES[spec.model.dtype]
 
 
 def _trained(shape: ModelShape, model: ModelSpec, *, head: bool) -> tuple[int, int]:
@@ -120,7 +129,6 @@ def _network_parts(shape: ModelShape, spec: RunSpec, requires: Collection[str], 
     size = BYTES[model.dtype]
     trained, trained_size = _trained(shape, model, head=True)
     adapter = trained * 4 if model.adapter is not None else 0
-    element = 2 if train.autocast == "bfloat16" else size
     parts = [
         Part(
             "weights", shape.parameters * size + adapter, how=f"{shape.parameters / 1e9:.2f} B x {size} bytes"
@@ -133,7 +141,13 @@ def _network_parts(shape: ModelShape, spec: RunSpec, requires: Collection[str], 
         parts.append(
             Part("embedding's second gradient", twice, "training", "as the head, before they are added")
         )
-    activations = activation_bytes(shape, tokens, element, checkpointing=model.gradient_checkpointing)
+    activations = activation_bytes(
+        shape,
+        tokens,
+        _element(spec),
+        autocast=train.autocast != "none",
+        checkpointing=model.gradient_checkpointing,
+    )
     parts.append(Part("activations", activations, "training", f"{tokens} tokens in a micro-batch"))
     if train.autocast != "none" and model.dtype == "float32":
         matrices = shape.parameters - (0 if shape.tied else shape.embedding_parameters)
@@ -198,7 +212,7 @@ def memory_plan(
     tokens = train.micro_batch_size * width
     parts = _network_parts(shape, spec, requires, tokens)
     scored = min(tokens, train.micro_batch_size * train.max_completion_tokens)
-    parts.append(Part("logits", logits_bytes(shape, scored), "training", "of one chunk"))
+    parts.append(Part("logits", logits_bytes(shape, scored, _element(spec)), "training", "of one chunk"))
     parts += _sampling_parts(shape, spec, situation)
     if situation.device == "cuda":
         so_far = MemoryPlan("", "", tuple(parts)).total

@@ -14,7 +14,7 @@ from harness.memory import (
     Situation,
     activation_bytes,
     answer,
-    layer_elements,
+    layer_bytes,
     logits_bytes,
     memory_plan,
     memory_tables,
@@ -49,7 +49,7 @@ def test_a_small_plan_by_hand():
     assert found["weights"] == found["gradients"] == 4 * parameters
     assert found["optimizer states"] == 8 * parameters
     # 6 of width 8, 5 of 2 heads x 4, 4 of 1 head x 4, 4 of 16, for 2 rows of 30 tokens
-    assert layer_elements(SHAPE) == 48 + 40 + 16 + 64
+    assert layer_bytes(SHAPE, 4) == 4 * (48 + 40 + 16 + 64)
     assert found["activations"] == 2 * 168 * 60 * 4
     assert found["logits"] == 3 * 4 * 40 * 1000
     assert found["KV cache"] == 8 * 30 * (2 * 2 * 4) * 4
@@ -59,8 +59,11 @@ def test_a_small_plan_by_hand():
 
 def test_16_bits_halve_and_an_adapter_trains_little():
     whole, half = parts(), parts(model={"dtype": "bfloat16"})
-    for name in ("weights", "gradients", "optimizer states", "activations", "KV cache"):
+    for name in ("weights", "gradients", "optimizer states", "KV cache"):
         assert half[name] == whole[name] / 2
+    # norms keep their inputs in 32 bits; logits have 16 bits at both ends beside
+    assert half["activations"] == whole["activations"] / 2 + 2 * 60 * 2 * 2 * 8
+    assert half["logits"] == whole["logits"] * 4 / 3
     adapter = SHAPE.adapter_parameters(2)
     assert adapter == 2 * 2 * ((8 + 8) * 2 + (8 + 4) * 2 + (8 + 16) * 3)
     lora = parts(model={"adapter": {"rank": 2}})
@@ -91,13 +94,15 @@ def test_optimizers_of_8_bits_checkpointing_and_autocast():
     tokens, block = 60, 168 * 60 * 4
     assert activation_bytes(SHAPE, tokens, 4, checkpointing=True) == 2 * 8 * tokens * 4 + block
     assert parts(train={"autocast": "bfloat16"})["bfloat16 copies of the weights"] == 2 * SHAPE.parameters
-    assert parts(train={"autocast": "bfloat16"})["activations"] == parts()["activations"] / 2
+    # two norms of 14 bytes a value, all else in 16 bits
+    assert parts(train={"autocast": "bfloat16"})["activations"] == 2 * 60 * (2 * 14 * 8 + 2 * (40 + 16 + 64))
 
 
 def test_logits_of_a_long_batch_are_those_of_one_chunk():
     large = PRESETS["Phi-4-mini-reasoning"].shape
     assert large is not None
     assert logits_bytes(large, 10**6) == logits_bytes(large, 10**5) <= 3 * 256 * 2**20
+    assert logits_bytes(large, 10**6, 2) <= 4 * 256 * 2**20
 
 
 def test_the_engines_share_sleeps_or_stays():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from harness.errors import UserError
 from harness.spec import RunSpec, apply_settings, parse_run, parse_value
+from harness.store.manifests import read_manifests
 
 BASE = {"algorithm": {"name": "grpo"}}
 
@@ -88,5 +88,5 @@ def test_the_id_of_a_published_run_is_what_its_manifest_says() -> None:
     manifests = sorted(folder.rglob("manifests.json"))
     assert manifests
     for path in manifests:
-        for run in json.loads(path.read_text()):
+        for run in read_manifests(path):
             assert parse_run(run["spec"]).run_id == run["run_id"]
