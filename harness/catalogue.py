@@ -104,7 +104,6 @@ def tasks() -> Rows:
 def claims() -> Rows:
     """The claims that come with the harness: arms, scales, which run on this machine, and what each would sample."""
     from harness.claims.schema import claim_names, load_claim
-    from harness.plan import planned_completions
 
     rows = []
     for name in claim_names():
@@ -118,7 +117,7 @@ def claims() -> Rows:
                 "arms": [arm.name for arm in claim.arms],
                 "scales": sorted(claim.scales),
                 "runnable": [scale for scale in sorted(claim.scales) if _runs_here(scale)],
-                "completions_a_seed": {s: planned_completions(claim, s) for s in sorted(claim.scales)},
+                "completions_a_seed": {s: claim.completions_a_seed(s) for s in sorted(claim.scales)},
                 "seeds": claim.default_seeds,
             }
         )

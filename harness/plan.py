@@ -28,7 +28,7 @@ from harness.stats.power import runs_for_equivalence, runs_for_shift, runs_for_w
 from harness.stats.speedup import Times, log_bounds
 from harness.store.reader import RunRecord
 
-__all__ = ["ClaimPlan", "Prices", "Spread", "plan", "plan_table", "planned_completions", "sigma_range"]
+__all__ = ["ClaimPlan", "Prices", "Spread", "plan", "plan_table", "sigma_range"]
 
 CONFIDENCE = 0.95
 
@@ -145,18 +145,6 @@ def _per_run(runs: Sequence[RunRecord]) -> dict[str, float | None]:
     return out
 
 
-def planned_completions(claim: Claim, scale: str) -> int:
-    """Completions of one seed of every arm, taken to the horizon: known before any run."""
-    setting, count = claim.scale(scale), 0
-    for arm in claim.arms_at(scale):
-        train = {**setting.train, **arm.train}
-        steps = max(1, round(setting.horizon * arm.horizon_fraction))
-        rows = train.get("prompts_per_step", 16) * train.get("group_size", 8)
-        count += steps * rows // train.get("updates_per_rollout", 1)
-        count += (1 + steps // setting.eval_every) * setting.eval_prompts * setting.eval_samples
-    return count
-
-
 def _answers(claim: Claim, planned: int, seeds: Mapping[str, Sequence[int | None]], p: float) -> list[str]:
     """Plain words on what the planned number of seeds can and cannot show."""
     out = []
@@ -215,7 +203,7 @@ def plan(
     count = planned * len(claim.arms_at(scale))
     per_run = _per_run(pilot)
     if per_run["completions"] is None:
-        per_run["completions"] = planned_completions(claim, scale) / len(claim.arms_at(scale))
+        per_run["completions"] = claim.completions_a_seed(scale) / len(claim.arms_at(scale))
     totals = {axis: None if value is None else value * count for axis, value in per_run.items()}
     hours, tokens = totals["train_seconds"], totals["generated_tokens"]
     totals["hours"] = None if hours is None else hours / 3600

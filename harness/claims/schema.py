@@ -298,6 +298,17 @@ class Claim(Strict):
             raise UserError(f"claim {self.name!r} has " + did_you_mean("scale", name, self.scales))
         return self.scales[name]
 
+    def completions_a_seed(self, scale: str) -> int:
+        """Completions of one seed of every arm, taken to the horizon: known before any run."""
+        setting, count = self.scale(scale), 0
+        for arm in self.arms_at(scale):
+            train = {**setting.train, **arm.train}
+            steps = max(1, round(setting.horizon * arm.horizon_fraction))
+            rows = train.get("prompts_per_step", 16) * train.get("group_size", 8)
+            count += steps * rows // train.get("updates_per_rollout", 1)
+            count += (1 + steps // setting.eval_every) * setting.eval_prompts * setting.eval_samples
+        return count
+
     def arms_at(self, scale: str) -> tuple[Arm, ...]:
         """The arms run at a scale, with the scale's own options merged in."""
         setting = self.scale(scale)

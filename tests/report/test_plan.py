@@ -11,7 +11,7 @@ from harness.claims.arms import arm_results
 from harness.claims.cost import Prices, break_even
 from harness.claims.simulate import simulated_sweep
 from harness.errors import UserError
-from harness.plan import plan, plan_table, planned_completions, sigma_range
+from harness.plan import plan, plan_table, sigma_range
 from harness.report.tables import FORMATS, render
 
 CLAIM = load_claim("compile-speedup")
@@ -76,7 +76,7 @@ def test_without_a_pilot_only_completions_are_known():
     assert found.spread is None
     assert "no spread" in found.notes[0]
     assert found.totals["hours"] is None
-    assert found.totals["completions"] == planned_completions(CLAIM, "tiny") * 5
+    assert found.totals["completions"] == CLAIM.completions_a_seed("tiny") * 5
 
 
 def test_bad_sigma_is_refused():
