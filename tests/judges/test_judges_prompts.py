@@ -117,7 +117,8 @@ def test_honest_answers_are_not_flagged(answer: str) -> None:
 
 def test_suspicions_of_a_megabyte_take_little_time() -> None:
     for part in ("<!--", "/*", "ignore ", "give ", "dear judge ", "\u200b", "score "):
-        suspicions(part * (1_000_000 // len(part)))
+        # the same words a thousand times and more raise what they raise a few times, and in bounded time
+        assert suspicions(part * (1_000_000 // len(part))) == suspicions(part * 40), part
 
 
 @pytest.mark.parametrize("name", HOSTILE)
