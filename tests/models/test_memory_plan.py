@@ -211,7 +211,8 @@ def test_the_command_refuses_in_one_line(words, said):
         ("--rows", "1"),
         ("--rows", "4", "--answer", "96"),
         ("--rows", "2", "--dtype", "bfloat16"),
-        ("--rows", "2", "--rank", "16"),
+        ("--rows", "2", "--rank", "16", "--dtype", "bfloat16"),
+        ("--rows", "2", "--autocast", "bfloat16"),
         ("--rows", "4", "--answer", "96", "--checkpointing"),
     ],
 )
