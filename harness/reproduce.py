@@ -147,6 +147,7 @@ def run_spec(claim: Claim, scale_name: str, arm: Arm, seed: int, plugins: Sequen
                 "every": scale.eval_every,
                 "prompts": scale.eval_prompts,
                 "samples": scale.eval_samples,
+                "temperature": scale.eval_temperature,
             },
             "sampler": scale.sampler,
             "stop": stop,

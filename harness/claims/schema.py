@@ -199,6 +199,7 @@ class Scale(Strict):
     eval_every: Positive
     eval_prompts: Positive
     eval_samples: Positive = 1
+    eval_temperature: float = Field(default=1.0, gt=0)
     seeds: Positive | None = None
     stop_rule: Literal["none", "sustained"] = "none"
     train: dict[str, Any] = {}

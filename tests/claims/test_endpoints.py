@@ -167,8 +167,8 @@ def test_factorial_names_the_half_that_works():
         return (mean * np.exp(rng.normal(0, 0.06, 5))).tolist()
 
     runs = simulated_sweep(claim, "tiny", {
-        "length_weighted": times(80), "grpo": times(80), "pooled": times(50), "bot_grpo": times(50),
-        "off_scalarised": times(80), "token_shuffle": times(80),
+        "length_weighted": times(56), "grpo": times(56), "pooled": times(35), "bot_grpo": times(35),
+        "off_scalarised": times(56), "token_shuffle": times(56),
     }, rng)  # fmt: skip
     found = judge(claim, "tiny", runs)
     assert found.verdict == "mechanism_passed"
