@@ -249,6 +249,7 @@ def test_the_base_does_not_move_and_is_the_reference(tiny_spec, tmp_path):
     assert not torch.allclose(trainer.parts.models.logprobs(batch), wanted, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_algorithm_trains_an_adapter_or_says_why_not(tiny_spec, tmp_path):
     algorithms()
     trained: list[str] = []
