@@ -143,7 +143,7 @@ def test_archived_evidence_fills_a_page(finished, tmp_path):
     assert "Verdict: not testable" in " ".join(text.split())
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(next((tmp_path / "published").rglob("*.parquet"))).to_pylist()
+    rows = pq.read_table(next((tmp_path / "published").rglob("evaluations.parquet"))).to_pylist()
     assert len(rows) == 4 * 3
     assert {row["run_id"] for row in rows} == set(json.loads(first.stdout)["run_ids"])
 
