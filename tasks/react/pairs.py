@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,15 +57,38 @@ def make_pair_judge(name: str = "scripted", options: Mapping[str, Any] | None = 
     return make_judge(name, **(options or {}))
 
 
+def nameless(js: str, name: str) -> str:
+    """Compiled code with the component's own name taken out, where it stands only in its declaration and export.
+
+    What is left decides the picture: two components that differ in their names alone look the same.
+    """
+    if not name:
+        return js
+    own = re.escape(name)
+    places = (
+        rf"(?<=default: \(\) => ){own}\b|(?<=function ){own}(?=\()|(?<=const ){own}(?= = )"
+        rf"|(?<=var stdin_default = ){own}(?=;)"
+    )
+    bare = re.sub(places, "\0", js)
+    return js if re.search(rf"(?<![\w$]){own}(?![\w$])", bare) else bare
+
+
 def picture_answers(checks: Checks, photographer: Photographer, answers: Sequence[str]) -> list[Picture]:
-    """A picture of each answer; an answer that does not compile has none."""
+    """A picture of each answer, taken once for what looks the same; an answer that does not compile has none."""
     checked = checks.run([extract(answer) for answer in answers], ("renders",))
-    places = [i for i, c in enumerate(checked) if c.compile and c.static.get("js") is not None]
-    items = [{"js": checked[i].static["js"], "props": checked[i].static["props"]} for i in places]
-    pictures = [Picture(b"", "not_compiled")] * len(answers)
-    for i, picture in zip(places, photographer.take(items), strict=True):
-        pictures[i] = picture
-    return pictures
+    different: dict[tuple[str, str], Mapping[str, Any]] = {}
+    keys: list[tuple[str, str] | None] = []
+    for c in checked:
+        js = c.static.get("js") if c.compile else None
+        if js is None:
+            keys.append(None)
+            continue
+        props = c.static["props"]
+        name = str((c.static.get("component") or {}).get("name") or "")
+        keys.append((nameless(js, name), json.dumps(props, sort_keys=True)))
+        different.setdefault(keys[-1], {"js": js, "props": props})  # type: ignore[arg-type]
+    taken = dict(zip(different, photographer.take(list(different.values())), strict=True))
+    return [Picture(b"", "not_compiled") if key is None else taken[key] for key in keys]
 
 
 SCORES = {"first": 1.0, "tie": 0.5, "second": 0.0}

@@ -12,7 +12,7 @@ from harness.evaluate.win_rate import win_rate
 from tasks.judges import PairRequest, Preference
 from tasks.react import ReactTask
 from tasks.react.browser import Picture, picture_facts, picture_merit
-from tasks.react.pairs import Pair, PairResult, compare_pairs, make_pair_judge, picture_answers
+from tasks.react.pairs import Pair, PairResult, compare_pairs, make_pair_judge, nameless, picture_answers
 
 
 def png(*boxes: tuple[int, int, int, int], colour: str = "black", background: str = "white") -> bytes:
@@ -165,3 +165,37 @@ def test_only_what_compiles_is_photographed(react: ReactTask) -> None:
     pictures = picture_answers(react.checks, camera, answers)
     assert [p.status for p in pictures] == ["ok", "not_compiled", "not_compiled"]
     assert camera.taken == 1
+
+
+def test_what_looks_the_same_is_photographed_once(react: ReactTask) -> None:
+    camera = Camera()
+
+    def tsx(code: str) -> str:
+        return f"```tsx\n{code}\n```"
+
+    answers = [
+        tsx("export default function Pet() { return <p>cat</p>; }"),
+        tsx("export default function Dog() { return <p>cat</p>; }"),  # another name, the same page
+        tsx("export default function Dog() { return <p>Dog</p>; }"),  # its name is on the page
+        tsx("export default function Pet() { return <p>Pet</p>; }"),
+        tsx("const Pet = () => <p>cat</p>;\nexport default Pet;"),
+        tsx("const Cat = () => <p>cat</p>;\nexport default Cat;"),
+        tsx("export default function Pet() { return <p>{Pet.name}</p>; }"),  # its name is used
+    ]
+    assert len(picture_answers(react.checks, camera, answers)) == 7
+    assert camera.taken == 5
+
+
+@pytest.mark.parametrize(
+    ("js", "name", "kept"),
+    [
+        ("default: () => Pet\nfunction Pet() {}", "Pet", False),
+        ("default: () => Pet\nfunction Pet() { return Pet; }", "Pet", True),
+        ("const Pet = 1; var stdin_default = Pet;", "Pet", False),
+        ("function Pets() {}", "Pet", True),
+        ("function $Pet() {}", "Pet", True),
+        ("x", "", True),
+    ],
+)
+def test_a_name_is_taken_out_only_where_nothing_depends_on_it(js: str, name: str, kept: bool) -> None:
+    assert (nameless(js, name) == js) is kept
