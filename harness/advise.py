@@ -17,6 +17,7 @@ from harness.credit.measure import Bench, Lot, Measured, credited, measure, name
 from harness.credit.quality import Segments, cosine
 from harness.report.tables import Table, table
 from harness.stats.power import runs_for_shift
+from harness.stats.rates import wilson
 
 __all__ = ["Advice", "Facts", "advise", "findings"]
 
@@ -35,14 +36,6 @@ NOTHING = "no evidence either way"
 EFFECT, SPREAD, STEPS = 1.25, 0.15, 100
 NEAR_OCTAVES, NEAR_DECADES = 1.5, 2.0
 RESOLVED_LEAST = 20
-
-
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """95% limits of a rate."""
-    from scipy.stats import binomtest
-
-    found = binomtest(successes, n).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub import ModelCard, ModelCardData
 from jaxtyping import Int
-from scipy.stats import binomtest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -24,6 +23,7 @@ from harness.errors import UserError
 from harness.models import PRESETS, PretrainRecipe
 from harness.names import lookup
 from harness.registry import tasks
+from harness.stats.rates import wilson
 from harness.train.sampler import NativeSampler
 from harness.train.streams import generator
 from tasks.base import Answer, Example
@@ -235,13 +235,13 @@ def measure(
     finally:
         task.close()
     right = sum(score.correct for score in scores)
-    interval = binomtest(right, count).proportion_ci(method="wilson")
+    low, high = wilson(right, count)
     measured = {
         "n": count,
         "right": right,
         "start_rate": right / count,
-        "start_rate_low": float(interval.low),
-        "start_rate_high": float(interval.high),
+        "start_rate_low": low,
+        "start_rate_high": high,
         "truncated": sum(not answer.finished for answer in answers) / count,
         "mean_tokens": sum(lengths) / count,
         "unique": len({answer.text for answer in answers}) / count,

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scipy.stats import binomtest
+from harness.stats.rates import wilson
 
 HEAD = "| run | optimizer step | compile (95% Wilson) | on task | truncated | mean tokens | unique | training seconds |"
 
@@ -21,7 +21,7 @@ def rows(folder: Path) -> list[str]:
             record = json.loads(line)
             m, n = record["metrics"], record["n"]
             right = round(m["compile"] * n)
-            low, high = binomtest(right, n).proportion_ci(method="wilson")
+            low, high = wilson(right, n)
             lines.append(
                 f"| {path.parent.name} | {record['optimizer_step']} | {right}/{n} = {right / n:.1%} "
                 f"({low:.1%} to {high:.1%}) | {m['on_task']:.1%} | {m['truncated']:.1%} | {m['mean_tokens']:.0f} | "
