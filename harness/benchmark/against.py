@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from harness.benchmark.setting import Setting
 from harness.benchmark.side import Side, run_side
+from harness.sweep.server import TUNABLES
 
 Row = Mapping[str, Any]
 REPEATS = 1000
@@ -110,6 +112,7 @@ def against_trl(
     return {
         **compare(kept["ours"], kept["trl"]),
         "rounds": rounds,
+        "trl_tunables": os.environ.get(TUNABLES, ""),
         "peak_memory_bytes": memory,
         "start_seconds": starts,
         "steps": steps,

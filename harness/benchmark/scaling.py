@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 
 from harness.benchmark.fit import exponent
 from harness.benchmark.setting import Setting
+from harness.sweep.server import fork_server
 
 LAYERS, HEAD, VOCABULARY, PROMPT = 4, 32, 576, 24
 
@@ -152,10 +152,8 @@ def scaling(
 ) -> dict[str, Any]:
     """Measures every point in a fresh process and fits power laws; 1 is linear."""
     axes = QUICK_AXES if quick else AXES
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.sweep.worker"])
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(max_workers=1, mp_context=context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(max_workers=1, mp_context=fork_server(), max_tasks_per_child=1) as pool:
         for axis, sizes in axes.items():
             say(f"scaling with {axis}: {', '.join(map(str, sizes))}")
             for size in sizes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.benchmark.setting import Setting, cores, environment
-from harness.benchmark.side import run_side
+from harness.benchmark.side import in_new_process, run_side
 
 Say = Callable[[str], None]
 
@@ -67,7 +67,8 @@ def trl_sweep(setting: Setting, seeds: int, python: str, *, at_a_time: int, thre
 def start_up(setting: Setting) -> dict[str, float]:
     """Seconds of a run of one step of one token, start to end: the first of a sweep, and the next ones.
 
-    The next ones come from the fork server, which has imported torch and transformers by then.
+    The next ones come from the fork server, which has imported torch and transformers by then; called in a
+    fresh process, the first one starts it.
     """
     tiny = replace(
         setting, prompts_per_step=1, group_size=2, max_completion_tokens=1, optimizer_steps=1, warm_steps=0
@@ -92,8 +93,9 @@ def headline(ours: dict[str, Any], theirs: Sequence[dict[str, Any]]) -> dict[str
 def sweep(setting: Setting, python: str, *, seeds: int, say: Say = lambda line: None) -> dict[str, Any]:
     """The same seeds in each way, in turn; rates of each, and our ratio to the better of TRL's."""
     many = cores()
+    # in a process of its own, so that our sweep starts its fork server itself, and pays for it
     say("start-up of our runs")
-    starting = start_up(setting)
+    starting = in_new_process(start_up, setting)
     say(f"ours: {seeds} seeds as the launcher schedules them")
     ours = our_sweep(setting, seeds)
     say(f"trl: {seeds} seeds one after another, {many} threads")

@@ -14,6 +14,8 @@ import torch
 
 from harness.benchmark.floor import Work, build_parts, sample_work, train_pass
 from harness.benchmark.setting import Setting
+from harness.benchmark.side import in_new_process
+from harness.sweep.server import huge_pages
 from harness.train.decoders import TransformersDecoder
 from harness.train.loop import Parts
 from harness.train.policy import backbone_of
@@ -133,6 +135,35 @@ def _loop(parts: Parts, work: Work, setting: Setting) -> dict[str, float]:
         action()
         found[name] = time.perf_counter() - start
     return found
+
+
+def default_seconds(setting: Setting, repeats: int) -> dict[str, float]:
+    """Median processor seconds of sampling and of training as they are by default, in this process."""
+    parts = build_parts(setting)
+    work = sample_work(parts, setting)
+    actions: dict[str, Action] = {
+        "sampling": lambda: sample_work(parts, setting),
+        "training": lambda: train_pass(parts, work, setting.micro_batch_size),
+    }
+    found = interleaved(actions, repeats)
+    parts.task.close()
+    return found
+
+
+def pages(setting: Setting, *, quick: bool) -> list[dict[str, Any]]:
+    """Rows for memory in huge pages, as workers have it, and in small ones: fresh processes, in turn."""
+    rounds, repeats = (1, 1) if quick else (3, 5)
+    found: dict[str, list[dict[str, float]]] = {"huge": [], "small": []}
+    for _ in range(rounds):
+        with huge_pages():
+            found["huge"].append(in_new_process(default_seconds, setting, repeats))
+        found["small"].append(in_new_process(default_seconds, setting, repeats))
+    rows = []
+    for part in ("sampling", "training"):
+        middle = {name: statistics.median(one[part] for one in made) for name, made in found.items()}
+        names = {"huge": "memory in huge pages (default)", "small": "memory in small pages"}
+        rows += rows_of(part, {names[name]: seconds for name, seconds in middle.items()})
+    return rows
 
 
 def variants(setting: Setting, *, quick: bool) -> dict[str, Any]:

@@ -86,8 +86,9 @@ def _sweep(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
 
 def _floor(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
     from harness.benchmark.floor import floor
+    from harness.benchmark.side import in_worker
 
-    return floor(replace(setting, threads=1), quick=options.quick)
+    return in_worker(floor, replace(setting, threads=1), quick=options.quick)
 
 
 def _scaling(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
@@ -110,9 +111,12 @@ def _advantages(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
 
 
 def _variants(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:
-    from harness.benchmark.variants import variants
+    from harness.benchmark.side import in_worker
+    from harness.benchmark.variants import pages, variants
 
-    return variants(replace(setting, threads=1), quick=options.quick)
+    one = replace(setting, threads=1)
+    found = in_worker(variants, one, quick=options.quick)
+    return {**found, "rows": found["rows"] + pages(one, quick=options.quick)}
 
 
 def _interface(setting: Setting, options: BenchmarkOptions) -> dict[str, Any]:

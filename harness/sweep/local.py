@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
@@ -25,6 +24,7 @@ from harness.sweep.resources import (
     visible_gpus,
     wants_gpu,
 )
+from harness.sweep.server import fork_server
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 60.0
@@ -51,8 +51,7 @@ class Pool:
     """Starts jobs as places, memory and GPUs allow, and settles those that end."""
 
     def __init__(self, waiting: Sequence[Job], parallel: int, entry: Entry) -> None:
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["harness.sweep.worker"])
+        self.context = fork_server()
         self.waiting = list(waiting)[::-1]
         self.parallel = parallel
         self.entry = entry

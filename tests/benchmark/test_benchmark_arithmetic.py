@@ -157,7 +157,14 @@ def full_call(**changes: Any) -> dict[str, Any]:
     machine = {"processor": "some processor", "cores": 2, "versions": {"torch": "2.13"}, "time": "now"}
     ours, theirs = steps(OURS, 1.0, 1e-4), steps(THEIRS, 2.0, 2e-4)
     found = {**against.compare([ours], [theirs]), "peak_memory_bytes": {"ours": 2**20, "trl": 2**21}}
-    return {"machine": machine, "setting": Setting().to_json(), "quick": False, **found, **changes}
+    return {
+        "machine": machine,
+        "setting": Setting().to_json(),
+        "quick": False,
+        "trl_tunables": "",
+        **found,
+        **changes,
+    }
 
 
 def test_tables_in_a_document_come_from_files(tmp_path: Path) -> None:
@@ -167,15 +174,17 @@ def test_tables_in_a_document_come_from_files(tmp_path: Path) -> None:
         UserError, match=r"holds no against-\*\.json of a full call; first harness benchmark --against"
     ):
         document.write_document(page, tmp_path)
-    for stamp, changes in (("1", {}), ("2", {"ratio_to_trl": 4.5}), ("3", {"quick": True})):
+    huge = {"ratio_to_trl": 1.5, "trl_tunables": "glibc.malloc.hugetlb=1"}
+    for stamp, changes in (("1", {}), ("2", {"ratio_to_trl": 4.5}), ("3", {"quick": True}), ("4", huge)):
         (tmp_path / f"against-{stamp}.json").write_text(json.dumps(full_call(**changes)))
     assert document.write_document(page, tmp_path)
     text = page.read_text()
     assert "old" not in text
     assert text.endswith("<!-- end -->\nafter\n")
     assert "| 2 | 4.50 |" in text
-    assert "| 3 |" not in text
-    assert "Geometric mean of 2 calls: 3.00." in text
+    assert "| 3, huge pages for TRL too | 1.50 |" in text
+    assert "| 4 |" not in text
+    assert "Geometric mean of the 2 calls with TRL as it comes: 3.00." in text
     assert not document.write_document(page, tmp_path)
 
 

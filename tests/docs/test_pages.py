@@ -177,7 +177,9 @@ def test_generated_blocks_match_the_files(monkeypatch):
     assert {page.name for page in pages} >= {"README.md", "claims.md", "verdicts.md"}
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        assert fill(text, Path("results/published")) == text, f"{page.name}: run `harness readme`"
+        assert fill(text, Path("results/published"), page.relative_to(ROOT)) == text, (
+            f"{page.name}: run `harness readme`"
+        )
 
 
 def test_the_study_table_of_the_readme_is_what_the_command_prints(monkeypatch):

@@ -9,7 +9,9 @@ def test_wilson_by_hand() -> None:
     # Wilson: (p + z^2/2n -/+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
     p, n, z = 0.3, 20, 1.959963984540054
     middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    assert wilson(6, 20) == pytest.approx(((middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)))
+    assert wilson(6, 20) == pytest.approx(
+        ((middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n))
+    )
 
 
 @pytest.mark.parametrize("successes", [0, 20])

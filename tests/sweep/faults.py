@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ import torch
 from harness.store import writer
 from harness.sweep.entry import start_worker
 from harness.sweep.jobs import Job
+from harness.sweep.server import fork_server
 
 Harm = Callable[[], None]
 RECORDS = ("steps.jsonl", "evals.jsonl")
@@ -120,15 +120,8 @@ def worker_signalled(job: Job, phase: str, number: int) -> None:
     start_worker(job)
 
 
-def fork_server() -> Any:
-    """Processes that start with everything imported, as the local launcher's do."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.sweep.worker"])
-    return context
-
-
 def spawn(function: Callable[..., None], *args: Any) -> BaseProcess:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     process = fork_server().Process(target=function, args=args)
     process.start()
     return process
