@@ -236,6 +236,19 @@ PARTS: Mapping[str, Callable[[Sequence[Result]], Table]] = {
 }
 
 
+def headline(folder: Path) -> str:
+    """One sentence from the kept calls of `against` and `sweep`, for a page that has no room for tables."""
+    ratios = [one["ratio_to_trl"] for one in calls(folder, "against") if not one["trl_tunables"]]
+    last = calls(folder, "sweep")[-1]
+    trl = max(way["seeds_per_hour"] for way in last["ways"][1:])
+    return (
+        f"On {last['machine']['cores']} cores ({last['machine']['processor']}), one run makes {min(ratios):.1f} to "
+        f"{max(ratios):.1f} times the completion tokens a second of TRL {last['trl_version']} ({len(ratios)} calls), "
+        f"and a sweep gives {last['ways'][0]['seeds_per_hour']:.0f} seeds of {last['optimizer_steps']} optimizer "
+        f"steps an hour against {trl:.0f}.\n"
+    )
+
+
 def tables_of(result: Result) -> Iterator[Table]:
     """The tables of one call, for the terminal."""
     context = {key: result[key] for key in CONTEXT}
@@ -245,9 +258,11 @@ def tables_of(result: Result) -> Iterator[Table]:
 
 
 def write_document(path: Path, folder: Path) -> bool:
-    """Fills the benchmark blocks of a Markdown file from the kept calls; whether anything changed."""
+    """Fills the benchmark blocks (a part's table, or `headline`) of a Markdown file; whether anything changed."""
 
     def block(part: str) -> str:
+        if part == "headline":
+            return headline(folder)
         return "\n" + to_markdown(lookup("benchmark", part, PARTS)(calls(folder, part))) + "\n"
 
     if not path.is_file():

@@ -28,7 +28,7 @@ class Point:
 
 AXES: Mapping[str, tuple[int, ...]] = {
     "width": (64, 128, 256, 512),
-    "group": (16, 32, 64, 128, 256),
+    "group": (64, 128, 256, 512, 1024),
     "length": (32, 64, 128, 256),
     "micro_batch": (4, 8, 16, 32, 64),
 }

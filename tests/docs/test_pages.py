@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from harness.benchmark.document import write_document
 from harness.claims.schema import claim_names
 from harness.cli import app
 from harness.report.pages import BLOCK, fill, pages_with_blocks
@@ -180,6 +181,14 @@ def test_generated_blocks_match_the_files(monkeypatch):
         assert fill(text, Path("results/published"), page.relative_to(ROOT)) == text, (
             f"{page.name}: run `harness readme`"
         )
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
+def test_benchmark_blocks_match_the_kept_calls(name, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    assert "<!-- benchmark: " in page.read_text(encoding="utf-8")
+    assert not write_document(page, ROOT / "results" / "benchmark"), f"harness benchmark --write {name}"
 
 
 def test_the_study_table_of_the_readme_is_what_the_command_prints(monkeypatch):
