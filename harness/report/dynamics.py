@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ SAME = 0.02
 """A share that moves by no more than this over all steps and runs is told in words, not drawn."""
 
 
+@lru_cache(maxsize=10_000)
 def series(run: RunRecord, metric: str) -> tuple[list[float], list[float]]:
     """Optimizer steps and values of a training metric; of the evaluations, where no steps were kept."""
     rows = run.steps or run.evals

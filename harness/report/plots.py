@@ -94,6 +94,7 @@ def save(
             raise ValueError(f"picture format {form!r}: choose one of {', '.join(FORMATS)}")
         target = path.with_suffix(f".{form}")
         fig.savefig(target, format=form, metadata=empty[form])
+        fig.set_layout_engine("none")  # what was laid out once stays for the other formats
         if form == "svg" and titles:
             target.write_text(titled(target.read_text(encoding="utf-8"), titles), encoding="utf-8")
         out.append(target)

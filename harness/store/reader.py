@@ -16,9 +16,12 @@ STATUSES = ("completed", "failed", "diverged", "stopped", "running")
 RECORD_FILES = ("evals.jsonl", "steps.jsonl", "timings.jsonl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunRecord:
-    """One run as read from its directory; `problems` says in words what was missing or repaired."""
+    """One run as read from its directory; `problems` says in words what was missing or repaired.
+
+    Each reading is itself only, so that what is worked out from one can be kept beside it.
+    """
 
     run_id: str
     path: Path
