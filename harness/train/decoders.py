@@ -211,7 +211,9 @@ class TransformersDecoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        self.cache = out.past_key_values
+        # newer transformers say `cache`, older ones the long name; an adapter's forward hides its arguments, so the output tells
+        self.argument = "cache" if "cache" in out else "past_key_values"
+        self.cache = out[self.argument]
         self.mask = prompt_mask.long()
         self.next_position = positions[:, -1] + 1
         rows = torch.repeat_interleave(torch.arange(len(counts), device=prompt_ids.device), counts)
@@ -225,8 +227,8 @@ class TransformersDecoder:
             input_ids=tokens[:, None],
             attention_mask=self.mask,
             position_ids=self.next_position[:, None],
-            past_key_values=self.cache,
             use_cache=True,
+            **{self.argument: self.cache},
         )
         self.next_position = self.next_position + 1
         return out.logits[:, -1]

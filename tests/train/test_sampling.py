@@ -35,6 +35,32 @@ def sample(model, prompts=PROMPTS, counts=(3, 3, 3, 3), max_tokens=20, temperatu
     return sampler.sample(prompts, list(counts), streams, max_tokens=max_tokens, temperature=temperature)
 
 
+class Output(dict):
+    """Keys as attributes, as the outputs of transformers have them."""
+
+    __getattr__ = dict.__getitem__
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_the_cache_goes_back_under_the_name_it_came_with(name):
+    passed = []
+
+    class Cache:
+        def batch_select_indices(self, rows):
+            passed.append(rows.tolist())
+
+    def model(**arguments):
+        passed.append(arguments.get(name))
+        assert not ({"cache", "past_key_values"} - {name}) & arguments.keys()
+        return Output({"logits": torch.zeros(2, 1, 4), name: cache})
+
+    cache, decoder = Cache(), TransformersDecoder(model)
+    prompts = torch.ones(2, 3, dtype=torch.long)
+    decoder.start(prompts, prompts.bool(), torch.tensor([1, 1]), 4)
+    decoder.step(torch.tensor([1, 2]))
+    assert passed == [None, [0, 1], cache]
+
+
 def test_known_families_decode_fused_and_others_fall_back():
     assert isinstance(decoder_for(build_model("qwen2")), FusedDecoder)
     assert isinstance(decoder_for(build_model("llama")), FusedDecoder)
