@@ -211,7 +211,7 @@ class TransformersDecoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        # newer transformers say `cache`, older ones the long name; an adapter's forward hides its arguments, so the output tells
+        # newer transformers say `cache`, older ones the long name; an adapter hides its arguments, so the output tells
         self.argument = "cache" if "cache" in out else "past_key_values"
         self.cache = out[self.argument]
         self.mask = prompt_mask.long()
