@@ -68,6 +68,8 @@ DYNAMICS = (
 )  # fmt: skip
 """kappa is the standard deviation of token rewards between answers over that of all their tokens: it scales the
 outcome's part of a step. The last three are logged by algorithms with token rewards only."""
+OF_GROUPS = frozenset({"unique_share", "all_fail_groups"})
+"""Metrics that follow from how many answers a prompt gets, so that arms of different group sizes don't compare."""
 SAME = 0.02
 """A share that moves by no more than this over all steps and runs is told in words, not drawn."""
 
@@ -242,14 +244,28 @@ def explain(pairs: Sequence[tuple[str, str]], runs: Sequence[RunRecord]) -> list
         if not {treatment, baseline} <= names:
             continue
         parts = []
+        sizes = {
+            name: {_group_size(run) for run in runs if run.arm == name} for name in (treatment, baseline)
+        }
+        alike = sizes[treatment] == sizes[baseline]
         for dynamic in shown:
+            if dynamic.metric in OF_GROUPS and not alike:
+                continue
             found = _difference(treatment, baseline, runs, dynamic, common)
             if found is not None and found[2]:
                 words = dynamic.more if found[0] > found[1] else dynamic.less
                 parts.append(f"{words} ({number(found[0])} against {number(found[1])})")
         parts += _credit_words(treatment, baseline, runs, common)
+        if not alike:
+            parts.append(
+                "variety and failing groups don't compare, as a prompt gets other numbers of answers"
+            )
         out.append(f"{treatment} against {baseline}: {'; '.join(parts) or 'no logged metric differs'}.")
     return out
+
+
+def _group_size(run: RunRecord) -> Any:
+    return (run.spec.get("train") or {}).get("group_size")
 
 
 def _credit_words(arm: str, other: str, runs: Sequence[RunRecord], common: float) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,23 @@ def test_manifests_come_back_whole(tmp_path_factory, objects):
     assert read_manifests(path) == objects
     path.write_text(json.dumps(objects))
     assert read_manifests(path) == objects
+
+
+def test_metrics_of_groups_are_not_compared_between_group_sizes(published):
+    _, target = published
+    runs = [run for run in load_runs(target) if run.arm == "grpo"]
+
+    def varied(run, arm, size, share):
+        steps = [{**row, "metrics": {**row["metrics"], "unique_share": share}} for row in run.steps]
+        train = {**run.spec["train"], "group_size": size}
+        return replace(run, arm=arm, steps=steps, spec={**run.spec, "train": train})
+
+    def told(size):
+        both = [varied(run, "grpo", 8, 0.5 + i / 100) for i, run in enumerate(runs)]
+        both += [varied(run, "other", size, 0.9 + i / 100) for i, run in enumerate(runs)]
+        (line,) = dynamics.explain([("other", "grpo")], both)
+        return line
+
+    assert "ends with more varied answers" in told(8)
+    assert "varied" not in told(1)
+    assert "don't compare" in told(1)
