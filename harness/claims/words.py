@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.claims.measure import AXES
@@ -127,13 +128,22 @@ def _name(claim: Claim, verdict: str) -> str:
     return WORDS[verdict]
 
 
+def _published_words(claim: Claim) -> str:
+    """The published figure and what it rests on, as its `reading` says."""
+    value, reading = claim.published.value, claim.published.reading
+    if value is None:
+        return ""
+    if "one run" in re.split(r"[;.] ", reading):
+        return f" The paper's {value:g} was one run."
+    return f" The paper's {value:g}: {reading}."
+
+
 def sentence(
     claim: Claim, scale: str, verdict: str, found: Sequence[ComparisonResult], arms: Mapping[str, ArmResult]
 ) -> str:
     """One paragraph: setting, figures, the published figure, the verdict, what would settle it."""
     head = f"In our setting ({setting(claim, scale, arms)}), {_target(claim)}{_body(claim, found)}."
-    published = claim.published.value
-    print_figure = f" The paper's {published:g} was one run." if published is not None else ""
+    print_figure = _published_words(claim)
     reasons = "; ".join(dict.fromkeys(pair.reason for pair in found if pair.primary and pair.reason))
     why = f" ({reasons})" if reasons else ""
     if scale == "smoke":

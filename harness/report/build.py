@@ -372,7 +372,7 @@ def report(paths: Sequence[Path | str], form: str = "md", out: Path | str | None
             ]
             text = to_html(sections, drawn)
     else:
-        formats = ("svg", "pdf") if form == "md" else ("pdf",)
+        formats = ("svg",) if form == "md" else ("pdf",)
         drawn = [
             pictures_of(s, target / "pictures", f"s{i}", formats) for i, s in enumerate(sections, start=1)
         ]

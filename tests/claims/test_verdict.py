@@ -12,6 +12,7 @@ from harness.claims.measure import cumulative, identical_replicates
 from harness.claims.rules import Limits, agree, as_mechanism, at_scale, decide, finite, number, span, together
 from harness.claims.simulate import simulated_sweep
 from harness.claims.verdict import holm_levels, judge
+from harness.claims.words import _published_words
 from harness.errors import UserError
 
 CLAIM = load_claim("compile-speedup")
@@ -83,6 +84,13 @@ def test_a_claim_holds_only_if_all_its_comparisons_do():
     assert together(["supported_size", "inconclusive"]) == "inconclusive"
     assert together(["inconclusive", "refuted"]) == "refuted"
     assert together([]) == "not_testable"
+
+
+def test_a_published_figure_is_called_one_run_only_where_it_was():
+    found = {name: _published_words(load_claim(name)) for name in ("compile-speedup", "cort-gain", "cost")}
+    assert found["compile-speedup"] == " The paper's 1.9 was one run."
+    assert found["cort-gain"] == " The paper's 0.044: +4.4 points on average over many cells."
+    assert found["cost"] == ""
 
 
 def test_large_speed_up_is_supported_at_paper_scale_and_only_a_mechanism_at_tiny():

@@ -68,7 +68,6 @@ def test_markdown_names_its_pictures_and_they_exist(pages, folder):
     assert len(links) == 5
     for link in links:
         assert (folder / link).stat().st_size > 1000
-        assert (folder / link).with_suffix(".pdf").exists()
 
 
 def test_reports_are_the_same_bytes_every_time(pages, results, tmp_path):
