@@ -70,6 +70,14 @@ def test_markdown_names_its_pictures_and_they_exist(pages, folder):
         assert (folder / link).stat().st_size > 1000
 
 
+def test_latex_names_its_pictures_and_they_exist(pages, folder):
+    links = re.findall(r"\\includegraphics(?:\[[^]]*\])?\{([^}]+)\}", pages["latex"])
+    assert len(links) == 5
+    for link in links:
+        assert link.endswith(".pdf")
+        assert (folder / link).stat().st_size > 1000
+
+
 def test_reports_are_the_same_bytes_every_time(pages, results, tmp_path):
     for form in ("html", "json"):
         assert pages[form] == report([results], form, tmp_path).read_text(encoding="utf-8")
