@@ -114,6 +114,8 @@ def _effects(pair: Pair, claim: Claim) -> list[str]:
         if isinstance(claim.endpoint, Trend):
             out.append(_growth(pair, estimate, low, high))
             continue
+        if shift:  # an interval by t knows nothing of the ends of a rate
+            low, high = (None if end is None else min(1.0, max(0.0, end)) for end in (low, high))
         word = "win rate" if shift else name
         sign = "+" if not shift and not isinstance(claim.endpoint, Scaling) and (estimate or 0) > 0 else ""
         limits = f"{_level(found['level'])}{signed_limits(low, high)}"

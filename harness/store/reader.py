@@ -16,12 +16,9 @@ STATUSES = ("completed", "failed", "diverged", "stopped", "running")
 RECORD_FILES = ("evals.jsonl", "steps.jsonl", "timings.jsonl")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class RunRecord:
-    """One run as read from its directory; `problems` says in words what was missing or repaired.
-
-    Each reading is itself only, so that what is worked out from one can be kept beside it.
-    """
+    """One run as read from its directory; `problems` says in words what was missing or repaired."""
 
     run_id: str
     path: Path
@@ -38,6 +35,10 @@ class RunRecord:
     problems: list[str] = field(default_factory=list)
     manifest: Mapping[str, Any] = field(default_factory=dict)
     mismatch: Mapping[str, float] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        """Of what names the run, so that what is worked out from a record can be kept beside it."""
+        return hash((self.run_id, self.path))
 
 
 def mismatch_words(found: Mapping[str, float]) -> list[str]:

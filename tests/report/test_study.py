@@ -150,6 +150,13 @@ def test_win_rates_are_shares_not_differences_from_a_half(tmp_path):
     assert found.result == ("bot_grpo vs grpo: win rate 0.400 (0.200 to 0.600)",)
 
 
+def test_the_interval_of_a_win_rate_ends_where_rates_end(tmp_path):
+    effects = {"win_rate_vs_grpo": difference(0.1, -0.55, 0.7)}
+    pair = ComparisonResult("bot_grpo", "grpo", True, "inconclusive", effects=effects)
+    found = row(tmp_path, "win-rate", "mechanism_inconclusive", pair)
+    assert found.result == ("bot_grpo vs grpo: win rate 0.600 (0 to 1.00)",)
+
+
 def test_equivalence_names_its_margin_and_no_winner(tmp_path):
     pair = ComparisonResult(
         "bpco",
