@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.benchmark.fit import exponent
 from harness.benchmark.setting import Setting
-from harness.sweep.server import fork_server
+from harness.benchmark.side import in_worker
 
 LAYERS, HEAD, VOCABULARY, PROMPT = 4, 32, 576, 24
 
@@ -153,17 +152,16 @@ def scaling(
     """Measures every point in a fresh process and fits power laws; 1 is linear."""
     axes = QUICK_AXES if quick else AXES
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(max_workers=1, mp_context=fork_server(), max_tasks_per_child=1) as pool:
-        for axis, sizes in axes.items():
-            say(f"scaling with {axis}: {', '.join(map(str, sizes))}")
-            for size in sizes:
-                base = Point(32, 2, 4, 1) if quick else BASE.get(axis, Point())
-                point = replace(base, **{axis: size})
-                sampled = {} if axis == "micro_batch" else pool.submit(sample_point, point).result()
-                trained = pool.submit(train_point, point).result()
-                shape = asdict(point)
-                tokens = point.group * point.length
-                rows.append({"axis": axis, "size": size, "tokens": tokens, **sampled, **trained, **shape})
+    for axis, sizes in axes.items():
+        say(f"scaling with {axis}: {', '.join(map(str, sizes))}")
+        for size in sizes:
+            base = Point(32, 2, 4, 1) if quick else BASE.get(axis, Point())
+            point = replace(base, **{axis: size})
+            sampled = {} if axis == "micro_batch" else in_worker(sample_point, point)
+            trained = in_worker(train_point, point)
+            shape = asdict(point)
+            tokens = point.group * point.length
+            rows.append({"axis": axis, "size": size, "tokens": tokens, **sampled, **trained, **shape})
     say("scaling with seeds")
     rows += _seed_rows(setting, (1, 2) if quick else SEEDS)
     return {"rows": rows, "fits": fits(rows)}
