@@ -132,6 +132,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{places}f}"
 
 
+def win_rate(effect: float | None) -> float | None:
+    """The win rate of a difference from one half, within what rates can be: an interval by t knows no ends."""
+    return None if effect is None else min(1.0, max(0.0, 0.5 + effect))
+
+
 def span(low: float | None, high: float | None) -> str:
     """An interval in words; "at least", "at most" where an end is open."""
     if low is None or high is None or (low <= 0 and math.isinf(high)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.claims.measure import AXES
 from harness.claims.results import ArmResult, ComparisonResult
-from harness.claims.rules import WORDS, number, span
+from harness.claims.rules import WORDS, number, span, win_rate
 from harness.claims.schema import Claim, Equivalence, Scaling, WinRate
 from harness.stats.compare import Difference
 
@@ -79,11 +79,11 @@ def win_words(pair: ComparisonResult) -> str:
     def limits(found: Difference) -> str:
         if found.low is None or found.high is None:
             return "no interval"
-        return f"{number(max(0.0, 0.5 + found.low))} to {number(min(1.0, 0.5 + found.high))}"
+        return f"{number(win_rate(found.low))} to {number(win_rate(found.high))}"
 
     check = f"; exact {limits(exact)}" if exact is not None else ""
-    estimate = None if main.estimate is None else 0.5 + main.estimate
-    return f"{pair.treatment} against {pair.baseline}: win rate {number(estimate)} ({_level(pair)} {limits(main)}{check})"
+    rate = number(win_rate(main.estimate))
+    return f"{pair.treatment} against {pair.baseline}: win rate {rate} ({_level(pair)} {limits(main)}{check})"
 
 
 def exponent_words(pair: ComparisonResult) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.claims.measure import AXES
-from harness.claims.rules import SUPPORTED, WORDS, number, span
+from harness.claims.rules import SUPPORTED, WORDS, number, span, win_rate
 from harness.claims.schema import CONTROL, Claim, Equivalence, Factorial, Scaling, Trend, WinRate, parse_claim
 from harness.claims.words import signed_limits
 from harness.errors import UserError
@@ -107,17 +107,15 @@ def _ratio(pair: Pair, axis: str) -> list[str]:
 def _effects(pair: Pair, claim: Claim) -> list[str]:
     out = []
     for name, found in pair["effects"].items():
-        shift = 0.5 if isinstance(claim.endpoint, WinRate) else 0.0
+        won = isinstance(claim.endpoint, WinRate)
         estimate, low, high = (
-            None if found[key] is None else found[key] + shift for key in ("estimate", "low", "high")
+            win_rate(found[key]) if won else found[key] for key in ("estimate", "low", "high")
         )
         if isinstance(claim.endpoint, Trend):
             out.append(_growth(pair, estimate, low, high))
             continue
-        if shift:  # an interval by t knows nothing of the ends of a rate
-            low, high = (None if end is None else min(1.0, max(0.0, end)) for end in (low, high))
-        word = "win rate" if shift else name
-        sign = "+" if not shift and not isinstance(claim.endpoint, Scaling) and (estimate or 0) > 0 else ""
+        word = "win rate" if won else name
+        sign = "+" if not won and not isinstance(claim.endpoint, Scaling) and (estimate or 0) > 0 else ""
         limits = f"{_level(found['level'])}{signed_limits(low, high)}"
         out.append(f"{word} {sign}{number(estimate)} ({limits})")
     return out
