@@ -1,4 +1,4 @@
-"""The fork server that runs start from: torch imported once, memory in huge pages."""
+"""The fork server that runs start from: everything imported once, memory in huge pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def huge_pages() -> Iterator[None]:
 def fork_server() -> ForkServerContext:
     """Processes of it start with everything imported; it is started once and serves to the end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.sweep.worker"])
+    context.set_forkserver_preload(["harness.sweep.preload"])
     with huge_pages():
         forkserver.ensure_running()
     return context

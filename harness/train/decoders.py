@@ -110,6 +110,7 @@ class FusedDecoder:
         shape = (prompts, self.kv_heads, width, self.head_size)
         self.keys = [self.embedding.new_zeros(shape) for _ in self.layers]
         self.values = [self.embedding.new_zeros(shape) for _ in self.layers]
+        self.spare: Tensor | None = None
         self.used = 0
         padded = not bool(prompt_mask.all())
         positions = (prompt_mask.cumsum(1) - 1).clamp(min=0)
@@ -139,36 +140,39 @@ class FusedDecoder:
         self.next_position = self.next_position + 1
         return F.linear(hidden, self.head)
 
+    @torch.no_grad()
     def keep(self, rows: Int[Tensor, " K"]) -> None:
+        count, used = len(rows), self.used
+        if self.spare is None:
+            self.spare = self.keys[0].new_empty(count, *self.keys[0].shape[1:])
         for cache in (self.keys, self.values):
             for i, old in enumerate(cache):
-                # in place: memory that is new to the process costs more than the copy
-                kept = old[rows, :, : self.used]
-                cache[i] = old[: len(rows)]
-                cache[i][:, :, : self.used] = kept
+                # one copy into memory that the process has already; what it leaves takes the next one
+                kept = self.spare[:count]
+                torch.index_select(old[:, :, :used], 0, rows, out=kept[:, :, :used])
+                cache[i], self.spare = kept, old
         self.next_position = self.next_position[rows]
         if self.bias is not None:
             self.bias = self.bias[rows]
 
-    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        half = x.shape[-1] // 2
-        turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-        return x * cos + turned * sin
+    def _norm(self, x: Tensor) -> Tensor:
+        # F.rms_norm without a scale, in the passes that it needs and no others
+        return x * x.pow(2).mean(-1, keepdim=True).add_(self.epsilon).rsqrt_()
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         rows, steps = ids.shape
         angles = positions[:, None, :, None].float() * self._inverse_frequencies
-        angles = torch.cat([angles, angles], dim=-1)
         cos, sin = angles.cos(), angles.sin()
-        first, last = self.used, self.used + steps
+        # the half that comes first is negated when the halves of a head change places
+        cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        first, last, half = self.used, self.used + steps, self.head_size // 2
         x = self.embedding[ids]
-        size = (self.embedding.shape[1],)
         split = [self.heads + self.kv_heads, self.kv_heads]
         for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
-            normed = F.rms_norm(x, size, eps=self.epsilon)
-            joint = F.linear(normed, layer.qkv, layer.qkv_bias)
+            joint = F.linear(self._norm(x), layer.qkv, layer.qkv_bias)
             qk, v = joint.view(rows, steps, sum(split), self.head_size).transpose(1, 2).split(split, dim=1)
-            rotated = self._rotate(qk, cos, sin)
+            turned = torch.cat([qk[..., half:], qk[..., :half]], dim=-1).mul_(sin)
+            rotated = (qk * cos).add_(turned)
             keys[:, :, first:last] = rotated[:, self.heads :]
             values[:, :, first:last] = v
             attended = F.scaled_dot_product_attention(
@@ -180,10 +184,10 @@ class FusedDecoder:
                 enable_gqa=self.heads != self.kv_heads,
             )
             x = x + F.linear(attended.transpose(1, 2).reshape(rows, steps, -1), layer.out)
-            gate, up = F.linear(F.rms_norm(x, size, eps=self.epsilon), layer.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            gate, up = F.linear(self._norm(x), layer.gate_up).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate).mul_(up), layer.down)
         self.used = last
-        return F.rms_norm(x[:, -1:], size, eps=self.epsilon)
+        return self._norm(x[:, -1:])
 
 
 class TransformersDecoder:

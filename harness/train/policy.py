@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from harness.train import fused
+
 LOGITS_BYTES = 256 * 1024**2
 """The most that the 32-bit logits of one chunk may take."""
 MOST_CHUNK_TOKENS = 8192
@@ -40,6 +42,8 @@ def last_hidden(backbone: Any, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W
     Where gradient checkpointing is on, transformers recompute a layer in backward only in training mode;
     the layers alone enter it, for this forward, so that no dropout comes alive.
     """
+    if fused.supports(backbone):
+        return fused.fused_hidden(backbone, tokens)
     layers: list[torch.nn.Module] = []
     if torch.is_grad_enabled():
         blocks = [m for m in backbone.modules() if isinstance(m, GradientCheckpointingLayer)]

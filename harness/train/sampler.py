@@ -148,7 +148,7 @@ class NativeSampler:
             limit,
         )
         for t in range(limit):
-            scaled = logits.float() / temperature
+            scaled = logits.float() if temperature == 1 else logits.float() / temperature
             tokens = draw(scaled, noise[alive, t])
             # rows that have ended are written too, and masked at the end: cheaper than choosing at every token
             ids[alive, t] = tokens

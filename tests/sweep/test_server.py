@@ -1,3 +1,4 @@
+import gc
 import os
 
 from harness.benchmark.side import in_worker
@@ -21,3 +22,8 @@ def test_tunables_of_the_users_own_are_left_alone(monkeypatch):
 def test_workers_start_with_huge_pages():
     expected = os.environ.get(TUNABLES, HUGE_PAGES)
     assert in_worker(os.getenv, TUNABLES) == expected
+
+
+def test_workers_start_with_what_the_server_imported_set_aside():
+    assert in_worker(gc.get_freeze_count) > 100_000
+    assert in_worker(gc.isenabled)
