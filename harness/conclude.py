@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.claims.measure import curve, shown_metric
-from harness.claims.schema import Claim
+from harness.claims.schema import Claim, Scaling
 from harness.claims.verdict import Verdict
 from harness.evaluate.pair_records import PAIRS, stored_pairs
 from harness.report import dynamics
+from harness.report.build import growth_picture
 from harness.report.claim import claim_table, claim_tables
 from harness.report.pair_table import pair_table
 from harness.report.plots import Curve, learning_curves
@@ -46,7 +47,8 @@ def write_files(
     if claim.cells:
         tables, drawn = _phase(claim, scale, out, verdict)
     else:
-        tables, drawn = [claim_table(verdict), *claim_tables(verdict)], _curves(claim, out, verdict, runs)
+        tables = [claim_table(verdict), *claim_tables(verdict)]
+        drawn = {**_growth(claim, out, verdict), **_curves(claim, out, verdict, runs)}
     pairs = stored_pairs(claim, scale, runs, out) if (out / PAIRS).is_file() else []
     if pairs:
         tables.append(pair_table(pairs))
@@ -79,11 +81,20 @@ def _alt(path: Path) -> str:
     """What a picture shows, for those who cannot see it."""
     words = {
         "learning-curve": "Learning curves, every seed",
+        "growth": "Cost against size, every run",
         "phase-map": "Speed-up of every arm in every setting",
         "phase-slices": "Speed-up along length, noise and start",
     }
     sheet = f"Screenshots of the last answers, {path.stem.removeprefix('screenshots-')}"
     return words.get(path.stem, sheet)
+
+
+def _growth(claim: Claim, out: Path, verdict: Verdict) -> dict[str, Path]:
+    """What a scaling claim is about: cost against size."""
+    if not isinstance(claim.endpoint, Scaling):
+        return {}
+    picture = growth_picture(claim, verdict, out / "growth", ("svg", "png"))
+    return {"growth": picture.file("png")} if picture else {}
 
 
 def _curves(claim: Claim, out: Path, verdict: Verdict, runs: Sequence[RunRecord]) -> dict[str, Path]:
@@ -113,8 +124,7 @@ def _why(
     drawn = dynamics.dynamics_picture(groups, dynamics.arms_of(claim), out / "dynamics", ("png",))
     if not drawn:
         return [], {}
-    pairs = [(pair.treatment, pair.baseline) for pair in verdict.comparisons]
-    pairs += [(pair.treatment, pair.baseline) for pair in claim.comparisons_at(scale)]
+    pairs = dynamics.pairs_of(claim, verdict)
     lines = [line for own in groups.values() for line in dynamics.explain(pairs, own)]
     # runs of different settings share no steps to take means over
     table = "" if claim.cells else render(dynamics.dynamics_table(verdict, every), "md").strip()

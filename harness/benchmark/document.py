@@ -242,8 +242,8 @@ def headline(folder: Path) -> str:
     last = calls(folder, "sweep")[-1]
     trl = max(way["seeds_per_hour"] for way in last["ways"][1:])
     return (
-        f"On {last['machine']['cores']} cores ({last['machine']['processor']}), one run makes {min(ratios):.1f} to "
-        f"{max(ratios):.1f} times the completion tokens a second of TRL {last['trl_version']} ({len(ratios)} calls), "
+        f"On {last['machine']['cores']} cores ({last['machine']['processor']}), one run makes {min(ratios):.2f} to "
+        f"{max(ratios):.2f} times the completion tokens a second of TRL {last['trl_version']} ({len(ratios)} calls), "
         f"and a sweep gives {last['ways'][0]['seeds_per_hour']:.0f} seeds of {last['optimizer_steps']} optimizer "
         f"steps an hour against {trl:.0f}.\n"
     )

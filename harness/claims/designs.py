@@ -85,8 +85,10 @@ def exponent(sizes: Sequence[float], costs: Sequence[float], *, level: float) ->
     return replace(found, estimate=slope, low=slope - half, high=slope + half, se=float(fit.stderr))
 
 
-def compare_scaling(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> list[ComparisonResult]:
-    """How cost grows with size for every algorithm; supported when the 90% interval is inside the margin."""
+def growth_points(
+    claim: Claim, scale: str, arms: Mapping[str, ArmResult]
+) -> dict[str, list[tuple[float, float]]]:
+    """(size, cost) of every run that recorded both, for each algorithm of a scaling claim."""
     endpoint = claim.endpoint
     assert isinstance(endpoint, Scaling)
     points: dict[str, list[tuple[float, float]]] = {}
@@ -95,6 +97,14 @@ def compare_scaling(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> 
             size, cost = total(m.run, endpoint.size), total(m.run, endpoint.metric)
             if size and cost:
                 points.setdefault(arm.algorithm, []).append((size, cost))
+    return points
+
+
+def compare_scaling(claim: Claim, scale: str, arms: Mapping[str, ArmResult]) -> list[ComparisonResult]:
+    """How cost grows with size for every algorithm; supported when the 90% interval is inside the margin."""
+    endpoint = claim.endpoint
+    assert isinstance(endpoint, Scaling)
+    points = growth_points(claim, scale, arms)
     baseline = claim.arm(claim.baseline).algorithm
     algorithms = sorted(points, key=lambda name: name == baseline)
     out = []

@@ -66,8 +66,8 @@ def metric_of(row: Mapping[str, Any], metric: str) -> float | None:
 
 
 def shown_metric(metric: str) -> str:
-    """The metric to show over optimizer steps: one that is named by a baseline is measured at the end only."""
-    return "compile" if "{" in metric else metric
+    """The metric to show over optimizer steps: one named by a baseline is measured at the end only, a cost grows anyway."""
+    return "compile" if "{" in metric or metric in AXES else metric
 
 
 def curve(run: RunRecord, metric: str) -> tuple[list[float], list[float]]:

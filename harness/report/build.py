@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.claims.measure import arm_times, curve, final_value, shown_metric, total
+from harness.claims.designs import growth_points
+from harness.claims.measure import AXES, arm_times, curve, final_value, shown_metric, total
+from harness.claims.results import Verdict
 from harness.claims.rules import finite
-from harness.claims.schema import PassAtKDifference
+from harness.claims.schema import Claim, PassAtKDifference, Scaling
 from harness.errors import UserError
 from harness.names import did_you_mean
 from harness.report import dynamics, plots
@@ -149,6 +151,35 @@ def _frontier(section: Section, stem: Path, formats: Sequence[str]) -> Picture |
     )
 
 
+def _growth(section: Section, stem: Path, formats: Sequence[str]) -> Picture | None:
+    assert section.verdict is not None
+    assert section.claim is not None
+    if not isinstance(section.claim.endpoint, Scaling):
+        return None
+    return growth_picture(section.claim, section.verdict, stem, formats)
+
+
+def growth_picture(claim: Claim, verdict: Verdict, stem: Path, formats: Sequence[str]) -> Picture | None:
+    """Cost against size of a scaling claim's runs; None where no run recorded both."""
+    endpoint = claim.endpoint
+    assert isinstance(endpoint, Scaling)
+    found = growth_points(claim, verdict.scale, {arm.name: arm for arm in verdict.arms})
+    laws = {pair.treatment: pair.effects["exponent"].estimate for pair in verdict.comparisons if pair.effects}
+    if not found:
+        return None
+    size, cost = AXES[endpoint.size], AXES[endpoint.metric]
+    files = plots.growth(
+        {name: (points, laws.get(name)) for name, points in found.items()},
+        stem,
+        xlabel=f"{size} of a run",
+        ylabel=f"{cost} of a run",
+        formats=formats,
+    )
+    return Picture(
+        "growth", f"{cost} against {size}, every run, and the power law of each algorithm.", tuple(files)
+    )
+
+
 def _passk(section: Section, stem: Path, formats: Sequence[str]) -> Picture | None:
     assert section.claim is not None
     if not isinstance(section.claim.endpoint, PassAtKDifference):
@@ -193,6 +224,7 @@ def pictures_of(section: Section, folder: Path, key: str, formats: Sequence[str]
     found = [_learning(section, folder / f"{key}-learning", formats)]
     if section.verdict is not None:
         makers = {"survival": _survival, "forest": _forest, "frontier": _frontier, "passk": _passk}
+        makers["growth"] = _growth
         makers |= {"dynamics": _dynamics, "screenshots": _sheet}
         for name, make in makers.items():
             picture = make(section, folder / f"{key}-{name}", formats)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 from harness.claims.cost import Prices, break_even
-from harness.claims.measure import AXES, SIDE_METRICS, metric_of, shown_metric
+from harness.claims.measure import AXES, SIDE_METRICS, metric_of, shown_metric, total
 from harness.claims.rules import WORDS, number, span
 from harness.claims.verdict import ArmResult, Verdict
 from harness.claims.words import signed_span
@@ -31,6 +32,7 @@ MATTER = (
     "mean tokens",
     "unique",
 )
+OF_A_THRESHOLD = frozenset({"reached", "censored", "reached at", "between", "remark"})
 UNITS = {"judge_usd": "US$", "train_seconds": "s"}
 
 
@@ -56,9 +58,18 @@ def _horizon(arm: ArmResult, axis: str) -> str:
     return f">{amount(min(ends))}" if ends else "–"
 
 
+def _spent(arm: ArmResult, axis: str) -> str:
+    """The median of what the runs of an arm had spent at their end."""
+    spent = [s for m in arm.measured if (s := total(m.run, axis)) is not None]
+    return amount(statistics.median(spent)) if spent else "–"
+
+
 def arm_table(verdict: Verdict) -> Table:
     """One row an arm: seeds reached and censored, median time on each axis, final metrics."""
     axes = [axis for axis in AXES if any(axis in arm.time for arm in verdict.arms)]
+    scaling = verdict.endpoint.get("kind") == "scaling"
+    if scaling:
+        axes = [str(verdict.endpoint[name]) for name in ("size", "metric")]
     metric = shown_metric(str(verdict.endpoint.get("metric", "compile")))
     side = [name for name in SIDE_METRICS if any(arm.final.get(name) is not None for arm in verdict.arms)]
     columns = [Column("arm"), _right("reached"), _right("censored")]
@@ -68,21 +79,34 @@ def arm_table(verdict: Verdict) -> Table:
     for arm in verdict.arms:
         reached = None if arm.reached is None else f"{arm.reached}/{len(arm.seeds)}"
         row: list[Cell] = [arm.name, reached, arm.censored]
-        row += [amount(t) if (t := arm.time.get(axis)) is not None else _horizon(arm, axis) for axis in axes]
+        if scaling:
+            row += [_spent(arm, axis) for axis in axes]
+        else:
+            row += [
+                amount(t) if (t := arm.time.get(axis)) is not None else _horizon(arm, axis) for axis in axes
+            ]
         row += [arm.final.get(metric), *(arm.final.get(name) for name in side)]
         rows.append(tuple(row))
     threshold = verdict.endpoint.get("threshold")
-    goal = (
-        f"Cost to {metric} {threshold:.0%} (median over seeds) and f" if isinstance(threshold, float) else "F"
-    )
+    goal = "F"
+    if isinstance(threshold, float):
+        goal = f"Cost to {metric} {threshold:.0%} (median over seeds) and f"
+    elif scaling:
+        goal = "Cost of a whole run (median over seeds) and f"
     notes = [_status_note(arm) for arm in verdict.arms if set(arm.statuses) - {"completed"}]
-    return Table(
-        tuple(columns),
-        tuple(rows),
-        f"{goal}inal metrics (mean over seeds)",
-        tuple(notes),
-        "arms",
-    )
+    caption = f"{goal}inal metrics (mean over seeds)"
+    return _without_empty(Table(tuple(columns), tuple(rows), caption, tuple(notes), "arms"))
+
+
+def _without_empty(table: Table) -> Table:
+    """The table without those columns on reaching a threshold that are empty, as where a claim has none."""
+    kept = [
+        i
+        for i, column in enumerate(table.columns)
+        if column.name not in OF_A_THRESHOLD or any(row[i] not in (None, "") for row in table.rows)
+    ]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
 
 
 def _status_note(arm: ArmResult) -> str:
@@ -275,4 +299,4 @@ def run_table(verdict: Verdict) -> Table:
                     m.run.run_id,
                 )
             )
-    return Table(columns, tuple(rows), "Every run", (), "runs")
+    return _without_empty(Table(columns, tuple(rows), "Every run", (), "runs"))

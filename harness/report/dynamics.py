@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from harness.claims.measure import metric_of
 from harness.claims.results import Verdict
 from harness.claims.rules import number
-from harness.claims.schema import Claim, Trend
+from harness.claims.schema import Claim, Scaling, Trend
 from harness.report.plots import figure, look, save
 from harness.report.tables import Cell, Column, Table
 from harness.store.reader import RunRecord
@@ -229,6 +230,20 @@ def _difference(
     error = math.sqrt(sum(float(np.var(v, ddof=1)) / len(v) for v in both))
     trifle = SAME * (max(first, second) if dynamic.metric == "mean_tokens" else 1.0)
     return first, second, abs(first - second) > max(2 * error, trifle)
+
+
+def pairs_of(claim: Claim, verdict: Verdict) -> list[tuple[str, str]]:
+    """(treatment, baseline) of the arms that are compared in words; in a scaling claim, arms of one size each."""
+    if isinstance(claim.endpoint, Scaling):
+        arms, algorithm = claim.arms_at(verdict.scale), claim.arm(claim.baseline).algorithm
+        plain = {
+            json.dumps(arm.train, sort_keys=True): arm.name for arm in arms if arm.algorithm == algorithm
+        }
+        others = [arm for arm in arms if arm.algorithm != algorithm]
+        sizes = [(arm.name, plain.get(json.dumps(arm.train, sort_keys=True))) for arm in others]
+        return [(name, same) for name, same in sizes if same is not None]
+    pairs = [(pair.treatment, pair.baseline) for pair in verdict.comparisons]
+    return pairs + [(pair.treatment, pair.baseline) for pair in claim.comparisons_at(verdict.scale)]
 
 
 def explain(pairs: Sequence[tuple[str, str]], runs: Sequence[RunRecord]) -> list[str]:

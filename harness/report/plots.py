@@ -282,6 +282,44 @@ def frontier(
         return save(fig, path, formats)
 
 
+def growth(
+    points: Mapping[str, tuple[Sequence[tuple[float, float]], float | None]],
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    formats: Sequence[str] = ("svg", "png"),
+) -> list[Path]:
+    """Cost against size on two log scales, a dot for each run, with the power law of each algorithm.
+
+    `points` maps an algorithm to its (size, cost) pairs and its exponent; the law goes through their means.
+    """
+    from matplotlib.ticker import LogLocator
+
+    with figure() as (fig, axes):
+        for index, (name, (found, exponent)) in enumerate(points.items()):
+            style = look(index)
+            x, y = np.log(np.array(found, dtype=float).reshape(-1, 2)).T
+            label = name if exponent is None else f"{name}: size^{exponent:.3g}"
+            axes.plot(
+                np.exp(x), np.exp(y), style["marker"], color=style["color"], alpha=0.6, markersize=5,
+                label=None if exponent is not None else label,
+            )  # fmt: skip
+            if exponent is not None:
+                ends = np.array([x.min(), x.max()])
+                law = y.mean() + exponent * (ends - x.mean())
+                axes.plot(
+                    np.exp(ends), np.exp(law), color=style["color"], linestyle=style["linestyle"], label=label
+                )
+        axes.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(lambda value, _: f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}")
+        axes.minorticks_off()
+        axes.legend(loc="best")
+        return save(fig, path, formats)
+
+
 def pass_curves(
     values: Mapping[str, tuple[Sequence[int], Sequence[Sequence[float]]]],
     path: Path,

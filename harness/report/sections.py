@@ -162,8 +162,7 @@ def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Secti
         runs, notes = stored_win_rates(claim, scale, runs)
     verdict = judge(claim, scale, runs)
     groups = dynamics.telling_groups(claim, scale, runs)
-    named = [(pair.treatment, pair.baseline) for pair in verdict.comparisons]
-    named += [(pair.treatment, pair.baseline) for pair in claim.comparisons_at(scale)]
+    named = dynamics.pairs_of(claim, verdict)
     tables = [
         replace(claim_table(verdict), notes=()),
         *(t for t in claim_tables(verdict) if t.name != "arms"),

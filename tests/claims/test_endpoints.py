@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from harness.claims import claim_names, load_claim
-from harness.claims.measure import at_cost, metric_of
+from harness.claims.measure import at_cost, metric_of, shown_metric
 from harness.claims.schema import Claim
 from harness.claims.simulate import simulated_run, simulated_sweep
 from harness.claims.verdict import judge
+from harness.conclude import write_files
+from harness.report import dynamics
+from harness.report.claim import amount, arm_table
 from harness.store.reader import RunRecord
 
 
@@ -290,3 +293,33 @@ def test_no_runs_at_all_are_not_testable():
         found = judge(load_claim(name), "tiny", [])
         assert found.verdict == "not_testable", name
         json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_scaling_claim_leaves_costs_and_a_picture_of_their_growth(tmp_path):
+    claim = load_claim("overhead")
+    runs = overhead_runs(claim, 1.2)
+    verdict = judge(claim, "tiny", runs)
+    table = arm_table(verdict)
+    names = [column.name for column in table.columns]
+    assert names[:3] == ["arm", "generated tokens", "training seconds"]
+    assert not {"reached", "censored"} & set(names)
+    spent = {row[0]: row[1] for row in table.rows}
+    ends = {run.arm: run.evals[-1]["costs"]["generated_tokens"] for run in runs}
+    assert spent == {arm: amount(tokens) for arm, tokens in ends.items()}
+    written = write_files(claim, "tiny", tmp_path, verdict, runs)
+    picture = Path(written["growth"])
+    assert picture.stat().st_size > 5_000
+    found = next(pair for pair in verdict.comparisons if pair.treatment == "bot_grpo")
+    assert (
+        f"bot_grpo: size^{found.effects['exponent'].estimate:.3g}" in picture.with_suffix(".svg").read_text()
+    )
+    report = (tmp_path / "report.md").read_text()
+    assert "(growth.png)" in report
+    assert "compile rate on held-out prompts" in (tmp_path / "learning-curve.svg").read_text()
+    assert "reached" not in report
+    assert dynamics.pairs_of(claim, verdict) == [(f"bot_{size}", f"grpo_{size}") for size in (4, 8, 16, 32)]
+
+
+def test_costs_are_not_shown_over_steps():
+    assert shown_metric("train_seconds") == "compile"
+    assert shown_metric("on_task") == "on_task"

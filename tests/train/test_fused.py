@@ -71,7 +71,7 @@ def assert_same_bits(backbone, tokens):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("rows, width", [(1, 1), (3, 2), (5, 37), (16, 130)])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 2), (5, 37), (16, 130)])
 def test_states_and_gradients_are_those_of_transformers_to_the_last_bit(layout, rows, width):
     model = model_of(layout)
     assert fused.supports(model.model)
