@@ -275,12 +275,17 @@ def tables(phase: Phase) -> list[Table]:
     return [speed, exponents]
 
 
-def pictures(phase: Phase, folder: Path) -> list[Path]:
+def pictures(
+    phase: Phase, folder: Path, *, prefix: str = "", formats: Sequence[str] = ("svg", "png")
+) -> list[Path]:
     """The map of regimes over all cells, and the slices with their intervals; the files written."""
-    return [*_map(phase, folder / "phase-map"), *_slices(phase, folder / "phase-slices")]
+    makers = {"phase-map": _map, "phase-slices": _slices}
+    return [
+        path for name, make in makers.items() for path in make(phase, folder / f"{prefix}{name}", formats)
+    ]
 
 
-def _map(phase: Phase, path: Path) -> list[Path]:
+def _map(phase: Phase, path: Path, formats: Sequence[str]) -> list[Path]:
     """Arms by cells: colour is the speed-up (blue faster, orange slower), words where there is no ratio."""
     from harness.report.plots import figure, save
 
@@ -314,7 +319,7 @@ def _map(phase: Phase, path: Path) -> list[Path]:
         axes.set_title(f"Speed-up over {phase.baseline}; * interval without 1, grey not run", fontsize=10)
         bar = fig.colorbar(image, ax=axes, ticks=[-2, -1, 0, 1, 2], fraction=0.03)
         bar.ax.set_yticklabels(["1/4, stuck\nor collapse", "1/2", "1", "2", "4 or only it"], fontsize=8)
-        return save(fig, path)
+        return save(fig, path, formats)
 
 
 def _diverging() -> Any:
@@ -324,7 +329,7 @@ def _diverging() -> Any:
     return LinearSegmentedColormap.from_list("credit", ["#D55E00", "#FFFFFF", "#0072B2"])
 
 
-def _slices(phase: Phase, path: Path) -> list[Path]:
+def _slices(phase: Phase, path: Path, formats: Sequence[str]) -> list[Path]:
     """One panel a slice: speed-up with interval against the factor, for arms run at every cell of it."""
     from harness.report.plots import figure, look, save
 
@@ -355,7 +360,7 @@ def _slices(phase: Phase, path: Path) -> list[Path]:
             f"speed-up over {phase.baseline} (95%)\n▲ only it learns   ▼ does not get there", fontsize=9
         )
         grid[0][0].legend(fontsize=8, loc="lower left")
-        return save(fig, path)
+        return save(fig, path, formats)
 
 
 def _draw(axes: Any, phase: Phase, piece: Slice, arm: str, style: Mapping[str, Any], index: int) -> None:

@@ -180,6 +180,22 @@ def growth_picture(claim: Claim, verdict: Verdict, stem: Path, formats: Sequence
     )
 
 
+def _phase(section: Section, folder: Path, key: str, formats: Sequence[str]) -> list[Picture]:
+    """What a claim with cells has in place of curves, which would be dozens: a map of them, and slices through it."""
+    from harness.ladder.phase import pictures
+
+    assert section.phase is not None
+    captions = {
+        f"{key}-phase-map": "Speed-up of every arm in every setting.",
+        f"{key}-phase-slices": "Speed-up along length, noise and start.",
+    }
+    files = pictures(section.phase, folder, prefix=f"{key}-", formats=formats)
+    return [
+        Picture(stem.removeprefix(f"{key}-"), caption, tuple(path for path in files if path.stem == stem))
+        for stem, caption in captions.items()
+    ]
+
+
 def _passk(section: Section, stem: Path, formats: Sequence[str]) -> Picture | None:
     assert section.claim is not None
     if not isinstance(section.claim.endpoint, PassAtKDifference):
@@ -221,6 +237,10 @@ def _sheet(section: Section, stem: Path, formats: Sequence[str]) -> Picture | No
 
 def pictures_of(section: Section, folder: Path, key: str, formats: Sequence[str]) -> list[Picture]:
     """The pictures of a section, written below `folder` with names that begin with `key`."""
+    if section.claim is not None and section.claim.cells:
+        found = _phase(section, folder, key, formats)
+        told = _dynamics(section, folder / f"{key}-dynamics", formats)
+        return [*found, told] if told else found
     found = [_learning(section, folder / f"{key}-learning", formats)]
     if section.verdict is not None:
         makers = {"survival": _survival, "forest": _forest, "frontier": _frontier, "passk": _passk}

@@ -14,6 +14,8 @@ from harness.claims.schema import Claim, claim_names, load_claim, parse_claim
 from harness.claims.verdict import judge
 from harness.errors import UserError
 from harness.evaluate.pair_records import PairRecord, folder_of_pairs, stored_pairs, stored_win_rates
+from harness.ladder.phase import Phase, phase_diagram
+from harness.ladder.phase import tables as phase_tables
 from harness.report import dynamics
 from harness.report.claim import claim_table, claim_tables
 from harness.report.compare import compare_runs
@@ -36,6 +38,7 @@ class Section:
     samples: tuple[Mapping[str, str], ...] = field(default=())
     why: tuple[str, ...] = ()
     sheets: tuple[Path, ...] = ()
+    phase: Phase | None = None
 
     @property
     def verdict_words(self) -> str:
@@ -152,7 +155,8 @@ def samples_of(runs: Sequence[RunRecord], limit: int = 2) -> tuple[Mapping[str, 
     return tuple(out)
 
 
-def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Section:
+def claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Section:
+    """What a report says of a claim's runs at a scale."""
     notes: list[str] = []
     pairs: list[PairRecord] = []
     sheets: list[Path] = []
@@ -163,12 +167,18 @@ def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Secti
     verdict = judge(claim, scale, runs)
     groups = dynamics.telling_groups(claim, scale, runs)
     named = dynamics.pairs_of(claim, verdict)
-    tables = [
-        replace(claim_table(verdict), notes=()),
-        *(t for t in claim_tables(verdict) if t.name != "arms"),
-        *([pair_table(pairs)] if pairs else []),
-        *([] if claim.cells else [dynamics.dynamics_table(verdict, runs)]),
-    ]
+    phase = None
+    if claim.cells:
+        # a row for each run of each setting would be hundreds; the manifests and Parquet tables hold them
+        phase = phase_diagram(claim, scale, {arm.name: arm for arm in verdict.arms})
+        tables = phase_tables(phase)
+    else:
+        tables = [
+            replace(claim_table(verdict), notes=()),
+            *(t for t in claim_tables(verdict) if t.name != "arms"),
+            *([pair_table(pairs)] if pairs else []),
+            dynamics.dynamics_table(verdict, runs),
+        ]
     return Section(
         title=f"{claim.name} at the {scale} scale",
         runs=tuple(runs),
@@ -180,6 +190,7 @@ def _claim_section(claim: Claim, scale: str, runs: Sequence[RunRecord]) -> Secti
         verdict=verdict,
         claim=claim,
         samples=samples_of(runs),
+        phase=phase,
     )
 
 
@@ -197,9 +208,7 @@ def sections_of(paths: Sequence[Path | str]) -> list[Section]:
             groups.setdefault(key, []).append(run)
         else:
             loose.append(run)
-    out = [
-        _claim_section(claim_of(found[0]), scale, found) for (_, scale, _), found in sorted(groups.items())
-    ]
+    out = [claim_section(claim_of(found[0]), scale, found) for (_, scale, _), found in sorted(groups.items())]
     if loose:
         by_arm: dict[str, list[RunRecord]] = {}
         for run in loose:

@@ -13,6 +13,8 @@ from harness.claims.trend import slope_of
 from harness.claims.verdict import judge
 from harness.errors import UserError
 from harness.ladder.phase import fate, growth, phase_diagram, pictures, regime, slices, tables
+from harness.report.build import pictures_of
+from harness.report.sections import claim_section
 from harness.report.tables import to_text
 from harness.reproduce import plan
 from harness.spec import parse_run
@@ -258,6 +260,15 @@ def test_the_diagram_holds_every_point_with_its_interval(claim, sweep, tmp_path)
         "phase-slices.png",
     }
     assert "only it learns" in (tmp_path / "phase-slices.svg").read_text()
+
+
+def test_a_report_on_a_claim_with_cells_has_the_map_in_place_of_curves(claim, sweep, tmp_path):
+    section = claim_section(claim, "tiny", sweep)
+    drawn = pictures_of(section, tmp_path, "s1", ("png",))
+    assert [picture.name for picture in drawn][:2] == ["phase-map", "phase-slices"]
+    assert not {"learning", "survival", "forest", "frontier"} & {picture.name for picture in drawn}
+    assert all(picture.file("png").stat().st_size > 5_000 for picture in drawn)
+    assert section.tables[-1].name == "growth"
 
 
 def test_slices_move_one_thing_at_a_time(claim):
