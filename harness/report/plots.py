@@ -224,7 +224,9 @@ def forest(
     pad = 1.25 if logarithmic else 0.15 * max(high - low, 1e-9)
     left, right = (low / pad, high * pad) if logarithmic else (low - pad, high + pad)
     titles: dict[str, str] = {}
-    with figure(height=1.2 + 0.42 * max(len(bars), 2)) as (fig, axes):
+    # long labels take their room beside the bars, not from them
+    width = max(6.4, 4.0 + 0.08 * max(len(bar.label) for bar in bars))
+    with figure(width, 1.2 + 0.34 * max(len(bars), 2)) as (fig, axes):
         for row, bar in enumerate(bars):
             y = len(bars) - row
             start, stop = max(bar.low, left), min(bar.high, right)
@@ -241,9 +243,7 @@ def forest(
         axes.axvline(null, color="#444444", linestyle=":", linewidth=1.2)
         if logarithmic:
             axes.set_xscale("log")
-            ticks = [
-                t for t in (0.1, 0.2, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 5, 10) if left <= t <= right
-            ]
+            ticks = [t for t in (0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10) if left <= t <= right]
             axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
             axes.minorticks_off()
         axes.set_xlim(left, right)
