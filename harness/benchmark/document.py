@@ -6,6 +6,7 @@ import json
 import math
 import platform
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -89,8 +90,8 @@ def against_table(found: Sequence[Result]) -> Table:
                 round(one["peak_memory_bytes"]["trl"] / MIB),
             )
         )
-    own = [math.log(one["ratio_to_trl"]) for one in found if not one["trl_tunables"]]
-    middle = f" {math.exp(sum(own) / len(own)):.2f}" if own else " none"
+    own = [one["ratio_to_trl"] for one in found if not one["trl_tunables"]]
+    middle = f" {statistics.geometric_mean(own):.2f}" if own else " none"
     heads = ("call", "ratio", "95%", "of CPU time", "tokens a step", "s a step", "TRL s", "MiB", "TRL MiB")
     return table(
         heads,
@@ -109,6 +110,9 @@ def sweep_table(found: Sequence[Result]) -> Table:
         for way in last["ways"]
     ]
     start = last["start_up"]
+    ratios = [one["sweep_ratio_to_trl"] for one in found]
+    several = f"By tokens a second, the {len(found)} calls kept: {', '.join(f'{r:.2f}' for r in ratios)}; "
+    several += f"geometric mean {statistics.geometric_mean(ratios):.2f}."
     return table(
         ("way", "seconds", "seeds an hour", "tokens/s"),
         rows,
@@ -119,6 +123,7 @@ def sweep_table(found: Sequence[Result]) -> Table:
             f"{last['seeds_ratio_to_trl']:.2f} by seeds an hour.",
             f"A run of one token, start to end: {start['first_run_seconds']:.1f} s for the first of a sweep, "
             f"{start['next_run_seconds']:.1f} s for the next ones.",
+            *([several] if len(found) > 1 else []),
         ),
         name="sweep",
     )

@@ -107,9 +107,9 @@ class FusedDecoder:
         room: int,
     ) -> Float[Tensor, "B V"]:
         prompts, width = prompt_ids.shape
-        shape = (prompts, self.kv_heads, width, self.head_size)
-        self.keys = [self.embedding.new_zeros(shape) for _ in self.layers]
-        self.values = [self.embedding.new_zeros(shape) for _ in self.layers]
+        # keys, then values, of each layer: one tensor, so that a token's are written and a row's kept in one go
+        shape = (prompts, 2 * self.kv_heads, width, self.head_size)
+        self.caches = [self.embedding.new_zeros(shape) for _ in self.layers]
         self.spare: Tensor | None = None
         self.used = 0
         padded = not bool(prompt_mask.all())
@@ -127,10 +127,9 @@ class FusedDecoder:
         if padded:
             self.bias = self.embedding.new_zeros(len(rows), 1, 1, width + room)
             self.bias[..., :width].masked_fill_(~prompt_mask[rows, None, None], -torch.inf)
-        for cache in (self.keys, self.values):
-            for i, prefilled in enumerate(cache):
-                cache[i] = prefilled.new_empty(len(rows), self.kv_heads, width + room, self.head_size)
-                cache[i][:, :, :width] = prefilled[rows]
+        for i, prefilled in enumerate(self.caches):
+            self.caches[i] = prefilled.new_empty(len(rows), shape[1], width + room, self.head_size)
+            self.caches[i][:, :, :width] = prefilled[rows]
         return F.linear(hidden, self.head)[rows]
 
     @torch.no_grad()
@@ -144,13 +143,12 @@ class FusedDecoder:
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         count, used = len(rows), self.used
         if self.spare is None:
-            self.spare = self.keys[0].new_empty(count, *self.keys[0].shape[1:])
-        for cache in (self.keys, self.values):
-            for i, old in enumerate(cache):
-                # one copy into memory that the process has already; what it leaves takes the next one
-                kept = self.spare[:count]
-                torch.index_select(old[:, :, :used], 0, rows, out=kept[:, :, :used])
-                cache[i], self.spare = kept, old
+            self.spare = self.caches[0].new_empty(count, *self.caches[0].shape[1:])
+        for i, old in enumerate(self.caches):
+            # one copy into memory that the process has already; what it leaves takes the next one
+            kept = self.spare[:count]
+            torch.index_select(old[:, :, :used], 0, rows, out=kept[:, :, :used])
+            self.caches[i], self.spare = kept, old
         self.next_position = self.next_position[rows]
         if self.bias is not None:
             self.bias = self.bias[rows]
@@ -167,18 +165,19 @@ class FusedDecoder:
         cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         first, last, half = self.used, self.used + steps, self.head_size // 2
         x = self.embedding[ids]
-        split = [self.heads + self.kv_heads, self.kv_heads]
-        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
-            joint = F.linear(self._norm(x), layer.qkv, layer.qkv_bias)
-            qk, v = joint.view(rows, steps, sum(split), self.head_size).transpose(1, 2).split(split, dim=1)
-            turned = torch.cat([qk[..., half:], qk[..., :half]], dim=-1).mul_(sin)
-            rotated = (qk * cos).add_(turned)
-            keys[:, :, first:last] = rotated[:, self.heads :]
-            values[:, :, first:last] = v
+        shape = (rows, steps, self.heads + 2 * self.kv_heads, self.head_size)
+        for layer, cache in zip(self.layers, self.caches, strict=True):
+            joint = F.linear(self._norm(x), layer.qkv, layer.qkv_bias).view(shape).transpose(1, 2)
+            queries, new = joint[:, : self.heads], joint[:, self.heads :]
+            rotated = joint[:, : -self.kv_heads]
+            turned = torch.cat([rotated[..., half:], rotated[..., :half]], dim=-1).mul_(sin)
+            rotated.mul_(cos).add_(turned)
+            cache[:, :, first:last] = new
+            known = cache[:, :, :last]
             attended = F.scaled_dot_product_attention(
-                rotated[:, : self.heads],
-                keys[:, :, :last],
-                values[:, :, :last],
+                queries,
+                known[:, : self.kv_heads],
+                known[:, self.kv_heads :],
                 attn_mask=mask,
                 is_causal=mask is None and steps > 1,
                 enable_gqa=self.heads != self.kv_heads,

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.benchmark import against, interface, side, theirs
+from harness.benchmark.document import calls, sweep_table
 from harness.benchmark.setting import Setting, environment, example_indices
 from harness.cli import app
 from harness.commands import benchmark as command
@@ -206,3 +207,10 @@ def test_our_side_runs_in_small() -> None:
     assert len(found["steps"]) == 3
     assert found["tokens"] >= sum(row["tokens"] for row in found["steps"]) > 0
     assert found["peak_memory_bytes"] < 2**30
+
+
+def test_every_kept_call_of_a_sweep_is_told() -> None:
+    one = calls(Path(__file__).parents[2] / "results" / "benchmark", "sweep")[0]
+    several = [{**one, "sweep_ratio_to_trl": ratio} for ratio in (2.0, 8.0)]
+    assert "the 2 calls kept: 2.00, 8.00; geometric mean 4.00." in sweep_table(several).notes[-1]
+    assert not any("calls kept" in note for note in sweep_table([one]).notes)
