@@ -48,12 +48,17 @@ class TextAligner:
 
     def decode(self, ids: Sequence[int]) -> tuple[str, np.ndarray]:
         """Text of the ids and `[tokens, 2]` code-point ranges (start, end)."""
+        pieces = [self._bytes[token] if token < len(self._bytes) else b"" for token in ids]
+        whole = b"".join(pieces)
+        if whole.isascii():
+            sizes = np.array([len(piece) for piece in pieces], dtype=np.int64)
+            ends = sizes.cumsum()
+            return whole.decode("ascii"), np.stack([ends - sizes, ends], axis=1)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         parts: list[str] = []
         ranges = np.zeros((len(ids), 2), dtype=np.int64)
         done = 0
-        for row, token in zip(ranges, ids, strict=True):
-            piece = self._bytes[token] if token < len(self._bytes) else b""
+        for row, piece in zip(ranges, pieces, strict=True):
             text = decoder.decode(piece)
             pending = 1 if piece and decoder.getstate()[0] else 0
             row[:] = done, done + len(text) + pending

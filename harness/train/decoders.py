@@ -37,6 +37,8 @@ class Decoder(Protocol):
 
 @dataclass
 class _Layer:
+    """The weights of one layer as right-hand factors: inputs by outputs."""
+
     qkv: Tensor
     qkv_bias: Tensor | None
     out: Tensor
@@ -87,12 +89,14 @@ class FusedDecoder:
                 bias = torch.cat([p.bias for p in projections])
             self.layers.append(
                 _Layer(
-                    qkv=torch.cat([weight_of(p) for p in projections]) * layer.input_layernorm.weight,
+                    qkv=(torch.cat([weight_of(p) for p in projections]) * layer.input_layernorm.weight).t(),
                     qkv_bias=bias,
-                    out=weight_of(attention.o_proj),
-                    gate_up=torch.cat([weight_of(mlp.gate_proj), weight_of(mlp.up_proj)])
-                    * layer.post_attention_layernorm.weight,
-                    down=weight_of(mlp.down_proj),
+                    out=weight_of(attention.o_proj).t(),
+                    gate_up=(
+                        torch.cat([weight_of(mlp.gate_proj), weight_of(mlp.up_proj)])
+                        * layer.post_attention_layernorm.weight
+                    ).t(),
+                    down=weight_of(mlp.down_proj).t(),
                 )
             )
         self.embedding = self.model.get_input_embeddings().weight
@@ -110,6 +114,7 @@ class FusedDecoder:
         # keys, then values, of each layer: one tensor, so that a token's are written and a row's kept in one go
         shape = (prompts, 2 * self.kv_heads, width, self.head_size)
         self.caches = [self.embedding.new_zeros(shape) for _ in self.layers]
+        self.turns = self._turns(width + room, prompt_ids.device)
         self.spare: Tensor | None = None
         self.used = 0
         padded = not bool(prompt_mask.all())
@@ -120,7 +125,7 @@ class FusedDecoder:
             # a padding row may attend to itself: an empty row would give NaN
             own = torch.eye(width, dtype=torch.bool, device=prompt_ids.device)
             mask = ((causal & prompt_mask[:, None, :]) | own)[:, None]
-        hidden = self._forward(prompt_ids, positions, mask)[:, -1]
+        hidden = self._forward(prompt_ids, positions, mask)
         rows = torch.repeat_interleave(torch.arange(prompts, device=prompt_ids.device), counts)
         self.next_position = (positions[:, -1] + 1)[rows]
         self.bias = None
@@ -135,7 +140,7 @@ class FusedDecoder:
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         mask = None if self.bias is None else self.bias[..., : self.used + 1]
-        hidden = self._forward(tokens[:, None], self.next_position[:, None], mask)[:, -1]
+        hidden = self._forward(tokens[:, None], self.next_position[:, None], mask)
         self.next_position = self.next_position + 1
         return F.linear(hidden, self.head)
 
@@ -153,21 +158,29 @@ class FusedDecoder:
         if self.bias is not None:
             self.bias = self.bias[rows]
 
+    def _turns(self, positions: int, device: Any) -> Float[Tensor, "T 2 D"]:
+        """Cosines and sines of every position; the half of a head that comes first is negated when halves swap."""
+        angles = torch.arange(positions, device=device)[:, None].float() * self._inverse_frequencies
+        cos, sin = angles.cos(), angles.sin()
+        return torch.stack([torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)], dim=1)
+
     def _norm(self, x: Tensor) -> Tensor:
         # F.rms_norm without a scale, in the passes that it needs and no others
         return x * x.pow(2).mean(-1, keepdim=True).add_(self.epsilon).rsqrt_()
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         rows, steps = ids.shape
-        angles = positions[:, None, :, None].float() * self._inverse_frequencies
-        cos, sin = angles.cos(), angles.sin()
-        # the half that comes first is negated when the halves of a head change places
-        cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        cos, sin = self.turns[positions][:, None].unbind(3)
         first, last, half = self.used, self.used + steps, self.head_size // 2
-        x = self.embedding[ids]
+        # flat, and products written out: F.linear on rows of one token spends as long on views as on arithmetic
+        x = self.embedding[ids.flatten()]
         shape = (rows, steps, self.heads + 2 * self.kv_heads, self.head_size)
         for layer, cache in zip(self.layers, self.caches, strict=True):
-            joint = F.linear(self._norm(x), layer.qkv, layer.qkv_bias).view(shape).transpose(1, 2)
+            normed = self._norm(x)
+            if layer.qkv_bias is None:
+                joint = torch.mm(normed, layer.qkv).view(shape).transpose(1, 2)
+            else:
+                joint = torch.addmm(layer.qkv_bias, normed, layer.qkv).view(shape).transpose(1, 2)
             queries, new = joint[:, : self.heads], joint[:, self.heads :]
             rotated = joint[:, : -self.kv_heads]
             turned = torch.cat([rotated[..., half:], rotated[..., :half]], dim=-1).mul_(sin)
@@ -182,11 +195,11 @@ class FusedDecoder:
                 is_causal=mask is None and steps > 1,
                 enable_gqa=self.heads != self.kv_heads,
             )
-            x = x + F.linear(attended.transpose(1, 2).reshape(rows, steps, -1), layer.out)
-            gate, up = F.linear(self._norm(x), layer.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate).mul_(up), layer.down)
+            x = x + torch.mm(attended.transpose(1, 2).reshape(rows * steps, -1), layer.out)
+            gate, up = torch.mm(self._norm(x), layer.gate_up).chunk(2, dim=-1)
+            x = x + torch.mm(F.silu(gate).mul_(up), layer.down)
         self.used = last
-        return self._norm(x[:, -1:])
+        return self._norm(x if steps == 1 else x.view(rows, steps, -1)[:, -1])
 
 
 class TransformersDecoder:

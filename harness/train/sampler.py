@@ -130,44 +130,63 @@ class NativeSampler:
             first, row = last, row + rows
         return join_completions(parts, self.pad_id)
 
-    @torch.no_grad()
     def _sample(
         self, prompts: Sequence[Sequence[int]], counts: Sequence[int], noise: Tensor, temperature: float
     ) -> Completions:
-        prompt_ids, prompt_mask = left_pad(prompts, self.pad_id)
         rows, limit = noise.shape
         ids = torch.full((rows, limit), self.pad_id, dtype=torch.long, device=self.device)
         logprobs = torch.zeros((rows, limit), device=self.device)
-        lengths = torch.zeros(rows, dtype=torch.long, device=self.device)
-        alive = torch.arange(rows, device=self.device)
-        going = torch.ones(rows, dtype=torch.bool, device=self.device)
-        logits = self.decoder.start(
-            prompt_ids.to(self.device),
-            prompt_mask.to(self.device),
-            torch.as_tensor(counts, device=self.device),
-            limit,
-        )
-        for t in range(limit):
-            scaled = logits.float() if temperature == 1 else logits.float() / temperature
-            tokens = draw(scaled, noise[alive, t])
-            # rows that have ended are written too, and masked at the end: cheaper than choosing at every token
-            ids[alive, t] = tokens
-            logprobs[alive, t] = scaled.gather(1, tokens[:, None])[:, 0] - torch.logsumexp(scaled, dim=-1)
-            lengths[alive] += going
-            going = going & ~torch.isin(tokens, self.eos)
-            left = int(going.sum())
-            if t + 1 == limit or not left:
-                break
-            if (t + 1) % self.compact_every == 0 and left <= 0.9 * len(alive):
-                kept = going.nonzero()[:, 0]
-                self.decoder.keep(kept)
-                alive, tokens, going = alive[kept], tokens[kept], going[kept]
-            logits = self.decoder.step(tokens)
+        # made outside, so that they stay ordinary tensors, which the trainer's graph may keep
+        with torch.inference_mode():
+            prompt_ids, prompt_mask = left_pad(prompts, self.pad_id)
+            logits = self.decoder.start(
+                prompt_ids.to(self.device),
+                prompt_mask.to(self.device),
+                torch.as_tensor(counts, device=self.device),
+                limit,
+            )
+            self._decode(logits, noise, temperature, (ids, logprobs))
+        last = self._is_end(ids)
+        ended = last.any(1)
+        lengths = torch.where(ended, last.byte().argmax(1) + 1, limit)
         mask = torch.arange(limit, device=self.device)[None, :] < lengths[:, None]
-        ended = torch.isin(ids.gather(1, lengths[:, None] - 1)[:, 0], self.eos)
         return Completions(
             ids.masked_fill(~mask, self.pad_id), mask, logprobs.masked_fill(~mask, 0.0), ~ended
         )
+
+    def _is_end(self, tokens: Tensor) -> Tensor:
+        return tokens == self.eos if len(self.eos) == 1 else torch.isin(tokens, self.eos)
+
+    def _decode(self, logits: Tensor, noise: Tensor, temperature: float, into: tuple[Tensor, Tensor]) -> None:
+        """Draws token after token into ids and log-probs, until every row has ended or is full.
+
+        Rows that have ended are drawn on until they are dropped, and masked at the end: cheaper than choosing
+        at every token. Tokens go to their rows when rows are dropped, many at a time.
+        """
+        rows, limit = noise.shape
+        alive = torch.arange(rows, device=self.device)
+        going = torch.ones(rows, dtype=torch.bool, device=self.device)
+        uniform = noise.t().contiguous()
+        drawn: list[tuple[Tensor, Tensor]] = []
+        for t in range(limit):
+            scaled = logits.float() if temperature == 1 else logits.float() / temperature
+            tokens = draw(scaled, uniform[t])
+            drawn.append((tokens, scaled.gather(1, tokens[:, None])[:, 0] - torch.logsumexp(scaled, dim=-1)))
+            going = going & ~self._is_end(tokens)
+            left = int(going.sum())
+            full = t + 1 == limit or not left
+            drop = (t + 1) % self.compact_every == 0 and left <= 0.9 * len(alive)
+            if full or drop:
+                for whole, parts in zip(into, zip(*drawn, strict=True), strict=True):
+                    whole[alive, t + 1 - len(drawn) : t + 1] = torch.stack(parts, dim=1)
+                drawn.clear()
+            if full:
+                return
+            if drop:
+                kept = going.nonzero()[:, 0]
+                self.decoder.keep(kept)
+                alive, tokens, going, uniform = alive[kept], tokens[kept], going[kept], uniform[:, kept]
+            logits = self.decoder.step(tokens)
 
 
 def join_completions(parts: Sequence[Completions], pad_id: int) -> Completions:

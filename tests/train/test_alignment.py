@@ -86,3 +86,17 @@ def test_tokenizer_that_is_not_byte_level_is_refused():
 
     with pytest.raises(ValueError, match="not byte-level"):
         TextAligner(Other())
+
+
+@given(
+    st.lists(
+        st.sampled_from([i for i in range(len(TOKENIZER)) if ALIGNER.decode([i])[0].isascii()]), max_size=30
+    )
+)
+def test_plain_text_has_the_ranges_that_it_has_before_a_wide_character(ids):
+    accent = TOKENIZER("é")["input_ids"]
+    text, ranges = ALIGNER.decode(ids)
+    longer, more = ALIGNER.decode([*ids, *accent])
+    assert longer == text + "é"
+    assert ranges.dtype == more.dtype
+    assert ranges.tolist() == more[: len(ids)].tolist()
