@@ -8,6 +8,7 @@ state nor a gradient changes (`tests/train/test_fused.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -104,10 +105,13 @@ def fused_hidden(backbone: Any, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B 
     cos, sin = backbone.rotary_emb(x, torch.arange(tokens.shape[1], device=tokens.device)[None])
     half = sin.shape[-1] // 2
     sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+    # repeated for each head, so that a pass runs over whole rows instead of one head at a time
+    heads = {backbone.config.num_attention_heads, backbone.config.num_key_value_heads}
+    turns = {many: (cos.repeat(1, 1, many), sin.repeat(1, 1, many)) for many in heads}
     for layer in backbone.layers:
         attention = layer.self_attn
         x, normed = _norm(layer.input_layernorm, x)
-        x = x + attention.o_proj(_attended(attention, normed, cos, sin))
+        x = x + attention.o_proj(_attended(attention, normed, turns))
         x, normed = _norm(layer.post_attention_layernorm, x)
         x = x + layer.mlp(normed)
     return _norm(backbone.norm, x)[1]
@@ -117,16 +121,14 @@ def _norm(module: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return _Norm.apply(x, module.weight, module.variance_epsilon)
 
 
-def _attended(attention: Any, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _attended(attention: Any, normed: Tensor, turns: Mapping[int, tuple[Tensor, Tensor]]) -> Tensor:
     rows, width, size = *normed.shape[:2], attention.head_dim
 
     def heads(x: Tensor) -> Tensor:
         return x.view(rows, width, -1, size).transpose(1, 2)
 
     def turned(x: Tensor) -> Tensor:
-        # repeated for each head, so that a pass runs over whole rows instead of one head at a time
-        many = x.shape[-1] // size
-        return heads(_Rotation.apply(x, cos.repeat(1, 1, many), sin.repeat(1, 1, many), size))
+        return heads(_Rotation.apply(x, *turns[x.shape[-1] // size], size))
 
     queries, keys = turned(attention.q_proj(normed)), turned(attention.k_proj(normed))
     attend = ALL_ATTENTION_FUNCTIONS[attention.config._attn_implementation]
