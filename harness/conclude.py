@@ -11,6 +11,7 @@ from harness.claims.measure import curve, shown_metric
 from harness.claims.schema import Claim, Scaling
 from harness.claims.verdict import Verdict
 from harness.evaluate.pair_records import PAIRS, stored_pairs
+from harness.ladder.phase import CAPTIONS
 from harness.report import dynamics
 from harness.report.build import growth_picture
 from harness.report.claim import claim_table, claim_tables
@@ -82,8 +83,7 @@ def _alt(path: Path) -> str:
     words = {
         "learning-curve": "Learning curves, every seed",
         "growth": "Cost against size, every run",
-        "phase-map": "Speed-up of every arm in every setting",
-        "phase-slices": "Speed-up along length, noise and start",
+        **CAPTIONS,
     }
     sheet = f"Screenshots of the last answers, {path.stem.removeprefix('screenshots-')}"
     return words.get(path.stem, sheet)

@@ -29,6 +29,11 @@ AXES: Mapping[str, tuple[str, str]] = {
     "start_logit": ("start_success", "success probability at the start"),
 }
 """Task options along which cells may form a slice: the factor that gives the axis, and its words."""
+CAPTIONS = {
+    "phase-map": "Speed-up of every arm in every setting",
+    "phase-slices": "Speed-up along length, noise and start",
+}
+"""What each picture of a phase diagram shows, by its name."""
 REGIMES = {
     "wins": "faster than the baseline, interval above 1",
     "loses": "slower than the baseline, interval below 1",

@@ -18,6 +18,7 @@ from harness.claims.results import Verdict
 from harness.claims.rules import finite
 from harness.claims.schema import Claim, PassAtKDifference, Scaling
 from harness.errors import UserError
+from harness.ladder.phase import CAPTIONS, pictures
 from harness.names import did_you_mean
 from harness.report import dynamics, plots
 from harness.report.sections import Section, sections_of
@@ -182,17 +183,11 @@ def growth_picture(claim: Claim, verdict: Verdict, stem: Path, formats: Sequence
 
 def _phase(section: Section, folder: Path, key: str, formats: Sequence[str]) -> list[Picture]:
     """What a claim with cells has in place of curves, which would be dozens: a map of them, and slices through it."""
-    from harness.ladder.phase import pictures
-
     assert section.phase is not None
-    captions = {
-        f"{key}-phase-map": "Speed-up of every arm in every setting.",
-        f"{key}-phase-slices": "Speed-up along length, noise and start.",
-    }
     files = pictures(section.phase, folder, prefix=f"{key}-", formats=formats)
     return [
-        Picture(stem.removeprefix(f"{key}-"), caption, tuple(path for path in files if path.stem == stem))
-        for stem, caption in captions.items()
+        Picture(name, f"{caption}.", tuple(path for path in files if path.stem == f"{key}-{name}"))
+        for name, caption in CAPTIONS.items()
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -236,12 +235,9 @@ def pairs_of(claim: Claim, verdict: Verdict) -> list[tuple[str, str]]:
     """(treatment, baseline) of the arms that are compared in words; in a scaling claim, arms of one size each."""
     if isinstance(claim.endpoint, Scaling):
         arms, algorithm = claim.arms_at(verdict.scale), claim.arm(claim.baseline).algorithm
-        plain = {
-            json.dumps(arm.train, sort_keys=True): arm.name for arm in arms if arm.algorithm == algorithm
-        }
+        plain = [arm for arm in arms if arm.algorithm == algorithm]
         others = [arm for arm in arms if arm.algorithm != algorithm]
-        sizes = [(arm.name, plain.get(json.dumps(arm.train, sort_keys=True))) for arm in others]
-        return [(name, same) for name, same in sizes if same is not None]
+        return [(arm.name, same.name) for arm in others for same in plain if arm.train == same.train]
     pairs = [(pair.treatment, pair.baseline) for pair in verdict.comparisons]
     return pairs + [(pair.treatment, pair.baseline) for pair in claim.comparisons_at(verdict.scale)]
 
